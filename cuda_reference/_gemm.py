@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cuda_reference import _arguments, _cublaslt, _launch
-from cuda_reference._activations import BY_RESULT, STRAIGHT
+from cuda_reference._activations import BY_RESULT
 from cuda_reference._registered import autocasts
 
 VARIANTS = ("naive", "tiled", "wmma")
@@ -60,14 +60,6 @@ def writes_pre(variant: str | None, act: str, tensors: tuple[Any, ...]) -> bool:
     if variant != _cublaslt.NAME or act in BY_RESULT or act == "none":
         return False
     return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
-
-
-def refuse_second(op: str, act: str) -> None:
-    """Raise NotImplementedError for an activation that is not piecewise linear."""
-    if act not in STRAIGHT:
-        raise NotImplementedError(
-            f"{op}(): the second derivative of '{act}' is not there; of {', '.join(STRAIGHT)} it is"
-        )
 
 
 def precision_of(precision: str | None, operand: Any) -> str:

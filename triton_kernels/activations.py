@@ -36,9 +36,11 @@ The last three are 0 and 1 at −∞ and ∞.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -240,6 +242,8 @@ class Activation(NamedTuple):
         drops: jit function of what derivative takes: where it is true the gradient is dropped, even
             one that is infinite or NaN, as torch's relu does; None if it is multiplied everywhere.
         torch_function: the argument of :func:`triton_kernels.register_activation`, or None.
+        in_torch: the same function in torch, for second derivatives; None if there is none, or if
+            it is not needed, because the activation is ``straight``.
         written: the formula of an activation that a graph composes, for plans; else "".
     """
 
@@ -251,6 +255,7 @@ class Activation(NamedTuple):
     straight: bool = False
     drops: Any = None
     torch_function: Any = None
+    in_torch: Any = None
     written: str = ""
 
     def forward_for(self, result: torch.dtype, compute: torch.dtype) -> Any:
@@ -270,13 +275,23 @@ def _short(result: torch.dtype, compute: torch.dtype) -> bool:
 ACTIVATIONS = {
     "none": Activation(none, none_derivative, straight=True),
     "relu": Activation(relu, relu_derivative, straight=True, drops=relu_drops),
-    "gelu": Activation(gelu, gelu_derivative, half_gelu, half_gelu_derivative, of_pre=True),
-    "gelu_tanh": Activation(
-        gelu_tanh, gelu_tanh_derivative, half_gelu_tanh, half_gelu_tanh_derivative, of_pre=True
+    "gelu": Activation(
+        *(gelu, gelu_derivative, half_gelu, half_gelu_derivative),
+        of_pre=True,
+        in_torch=F.gelu,
     ),
-    "silu": Activation(silu, silu_derivative, half_silu, half_silu_derivative, of_pre=True),
-    "sigmoid": Activation(sigmoid, sigmoid_derivative, half_sigmoid),
-    "tanh": Activation(tanh, tanh_derivative),
+    "gelu_tanh": Activation(
+        *(gelu_tanh, gelu_tanh_derivative, half_gelu_tanh, half_gelu_tanh_derivative),
+        of_pre=True,
+        in_torch=functools.partial(F.gelu, approximate="tanh"),
+    ),
+    "silu": Activation(
+        *(silu, silu_derivative, half_silu, half_silu_derivative),
+        of_pre=True,
+        in_torch=F.silu,
+    ),
+    "sigmoid": Activation(sigmoid, sigmoid_derivative, half_sigmoid, in_torch=torch.sigmoid),
+    "tanh": Activation(tanh, tanh_derivative, in_torch=torch.tanh),
     "leaky_relu": Activation(leaky_relu, leaky_relu_derivative, straight=True),
 }
 

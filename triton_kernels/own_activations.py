@@ -36,9 +36,10 @@ def register_activation(
             the result, even an infinite one or NaN, as torch's for relu where x <= 0. Without it
             that is multiplied by act'(x) everywhere.
         torch_function: the same function in torch, of one tensor of any floating dtype. ``fuse``,
-            the torch.compile backend and replace_modules recognise the activation by it, and it is
-            compare's oracle. It may be a function of torch, such as ``torch.nn.functional.mish``,
-            or be composed of sums, products, constants and torch functions of one tensor.
+            the torch.compile backend and replace_modules recognise the activation by it. It is
+            compare's oracle, and second derivatives are those of it. It may be a function of torch,
+            such as ``torch.nn.functional.mish``, or be composed of sums, products, constants and
+            torch functions of one tensor.
 
     Raises:
         TypeError: forward, derivative or drops is no jit function of one argument;
@@ -68,7 +69,12 @@ def register_activation(
             f"{type(torch_function).__name__}"
         )
     record = Activation(
-        forward, derivative, of_pre=True, drops=drops, torch_function=torch_function
+        forward,
+        derivative,
+        of_pre=True,
+        drops=drops,
+        torch_function=torch_function,
+        in_torch=torch_function,
     )
     known = ACTIVATIONS.get(name)
     if known is not None and not _same(known, record):

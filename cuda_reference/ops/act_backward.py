@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _activations, _arguments, _gemm, _launch, _memory
+from cuda_reference import _activations, _arguments, _launch, _memory
 from cuda_reference._arguments import FLOATING
 from cuda_reference._registered import Gradients, Registered, empty
+from cuda_reference._second_derivatives import of_saved
 from cuda_reference.ops.add import add
 
 __all__ = ["act_backward"]
@@ -95,19 +96,19 @@ def _fake(
 
 
 def _backward(call: Any, of_dx: Tensor | None, of_sums: Tensor | None) -> dict[str, Tensor | None]:
-    """Linear in grad. Saved has gradient 0, for piecewise linear activations only."""
+    """Linear in grad."""
     grads: dict[str, Tensor | None] = {}
+    total = of_dx
+    if of_sums is not None and call.bias:
+        each = of_sums.expand(call.grad.shape)
+        total = each if of_dx is None else add(of_dx, each)
+    if total is None:
+        return grads
     if "saved" in call.needs:
-        _gemm.refuse_second("act_backward", call.act)
-        grads["saved"] = torch.zeros_like(call.saved)
+        grads["saved"] = of_saved("act_backward", call.act, call.saved, call.grad, total)
     if "grad" in call.needs:
-        total = of_dx
-        if of_sums is not None and call.bias:
-            each = of_sums.expand(call.grad.shape)
-            total = each if of_dx is None else add(of_dx, each)
-        if total is not None:
-            dtype = call.grad.dtype
-            grads["grad"], _ = act_backward(total, call.saved, call.act, bias=False, dtype=dtype)
+        dtype = call.grad.dtype
+        grads["grad"], _ = act_backward(total, call.saved, call.act, bias=False, dtype=dtype)
     return grads
 
 
@@ -116,6 +117,6 @@ _act_backward = Registered(
     "Tensor grad, Tensor saved, str act, bool bias, ScalarType? dtype",
     _launch_act_backward,
     _fake,
-    gradients=Gradients(_backward, {"grad": ("saved",), "saved": ("saved",)}),
+    gradients=Gradients(_backward, {"grad": ("saved",), "saved": ("saved", "grad")}),
     results=2,
 )

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _activations, _arguments, _elementwise, _gemm, _launch, _rungs
+from cuda_reference import _activations, _arguments, _elementwise, _launch, _rungs
 from cuda_reference._arguments import FLOATING
 from cuda_reference._registered import Gradients, Registered, broadcast, empty, promoted
+from cuda_reference._second_derivatives import of_argument
 from cuda_reference.ops.add import add
 from cuda_reference.ops.sum_to import reduced
 
@@ -166,7 +167,7 @@ def _second_gradients(
     terms: dict[str, list[Tensor]] = {"grad": [], "gate": [], "up": []}
     if of_dgate is not None:
         if "gate" in call.needs:
-            _gemm.refuse_second("act_mul_backward", act)
+            terms["gate"].append(of_argument("act_mul_backward", act, gate, grad, up, of_dgate))
         terms["grad"].append(act_mul_backward(of_dgate, gate, up, act)[0])
         terms["up"].append(act_mul_backward(of_dgate, gate, grad, act)[0])
     if of_dup is not None:

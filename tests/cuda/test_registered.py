@@ -214,14 +214,27 @@ def test_gradients_of_every_activation(act: str) -> None:
 
 
 @needs_host
-def test_a_second_derivative_that_is_not_there_is_named() -> None:
-    x, y = leaf(3, 4), leaf(3, 4)
-    dx, _ = cuda_reference.act_backward(x, y, "silu")
-    with pytest.raises(NotImplementedError, match=r"act_backward.*second derivative of 'silu'"):
-        dx.sum().backward()
-    dgate, _ = cuda_reference.act_mul_backward(x, y, leaf(4), "gelu")
-    with pytest.raises(NotImplementedError, match=r"act_mul_backward.*second derivative of 'gelu'"):
-        dgate.sum().backward()
+@pytest.mark.parametrize("act", _activations.ACTS)
+def test_second_derivatives_of_every_activation(act: str) -> None:
+    x, y, z = doubles(3, 4), doubles(3, 4), doubles(4)
+    for function, inputs in (
+        (lambda *t: C.linear_act(*t, act=act), (x, doubles(5, 4), doubles(5))),
+        (lambda *t: C.act_backward(*t, act), (x, y)),
+        (lambda *t: C.act_mul(*t, act), (x, z)),
+        # A loss that reads both results adds what each gives.
+        (lambda *t: torch.stack(C.act_mul_backward(*t, act)).sum(0), (x, y, z)),
+    ):
+        assert gradcheck(function, inputs, fast_mode=True)
+        assert gradgradcheck(function, inputs, fast_mode=True)
+
+
+@needs_host
+@pytest.mark.parametrize("act", ["gelu", "gelu_tanh", "silu"])
+def test_second_derivatives_far_out_are_0(act: str) -> None:
+    saved = torch.tensor([[-3e38, -50, 50, 3e38]], requires_grad=True)
+    dx, _ = C.act_backward(torch.ones_like(saved), saved, act)
+    (found,) = torch.autograd.grad(dx.sum(), saved)
+    torch.testing.assert_close(found, torch.zeros_like(saved), rtol=0, atol=1e-18)
 
 
 @needs_host

@@ -20,11 +20,9 @@ from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.interpreter import cross_compile
 from triton_kernels.ops import gemm_bias_act as module
-from triton_kernels.ops.act_backward import STRAIGHT
 
 OPS = torch.ops.triton_kernels
 HALF, BFLOAT, FLOAT, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
-CURVED = [act for act in ACTIVATIONS if act not in STRAIGHT]
 F = torch.nn.functional
 
 
@@ -94,21 +92,28 @@ def test_first_derivative_of_linear_gelu(approximate: str, device: torch.device)
     assert torch.autograd.gradcheck(function, (x, weight), fast_mode=True)
 
 
-@pytest.mark.parametrize("act", STRAIGHT)
+@pytest.mark.parametrize("act", ACTIVATIONS)
 def test_second_derivative(act: str, device: torch.device) -> None:
     assert torch.autograd.gradgradcheck(call(act), operands(device), fast_mode=True)
 
 
-@pytest.mark.parametrize("act", CURVED)
-def test_a_second_derivative_that_is_not_there(act: str, cpu: torch.device) -> None:
-    """The first one is fine with create_graph; the second says what is missing."""
-    inputs = operands(cpu)
-    first = torch.autograd.grad(call(act)(*inputs).sum(), inputs, create_graph=True)
-    right = torch.autograd.grad(eager(act)(*inputs).sum(), inputs)
-    for mine, theirs in zip(first, right):
-        torch.testing.assert_close(mine, theirs)
-    with pytest.raises(NotImplementedError, match=f"second derivative of '{act}' is not there"):
-        first[0].sum().backward()
+@pytest.mark.parametrize("act", ["silu", "tanh"])
+def test_a_third_derivative_and_transforms(act: str, cpu: torch.device) -> None:
+    """silu saves the pre-activation, tanh the result."""
+    x, *others = operands(cpu)
+    results = []
+    for function in (call(act), eager(act)):
+        loss = function(x, *others).sum()
+        for _ in range(3):
+            (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+            loss = gradient.square().sum()
+        fixed = [t.detach() for t in others]
+        first = torch.func.grad(lambda x, function=function: function(x, *fixed).sum())  # noqa: B023
+        second = torch.func.grad(lambda x, first=first: first(x).square().sum())
+        results.append((gradient.detach(), second(x.detach())))
+    for mine, theirs in zip(*results):
+        assert theirs.abs().max() > 0
+        torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [HALF, BFLOAT, FLOAT])
@@ -387,7 +392,7 @@ def test_derivatives_at_zero_nan_and_infinity(act: str, device: torch.device) ->
     assert torch.equal(found[0, :2].cpu(), ORACLES[act].derivative.function(saved[0, :2].cpu()))
     x = saved[0, :3].clone().requires_grad_()
     result = TORCH[act](x)
-    if ACTIVATIONS[act].of_pre or act in STRAIGHT:
+    if ACTIVATIONS[act].of_pre or ACTIVATIONS[act].straight:
         (theirs,) = torch.autograd.grad(result.sum(), x)
         torch.testing.assert_close(found[0, :3], theirs, equal_nan=True, rtol=0, atol=0)
     if act not in ("none", "sigmoid", "tanh"):

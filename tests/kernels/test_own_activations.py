@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -84,6 +85,27 @@ def test_values_and_gradients_agree_with_float64(dtype: torch.dtype, compiled: b
     right = torch.autograd.grad(expected, wide, torch.ones_like(expected))
     for gradient, reference in zip(gradients, right):
         torch.testing.assert_close(gradient.double(), reference, **limits)
+
+
+def test_second_derivatives_are_those_of_torch_function() -> None:
+    function = functools.partial(triton_kernels.linear_act, act="quick_gelu")
+    assert torch.autograd.gradgradcheck(function, layer(torch.float64), fast_mode=True)
+    gate, up = layer(torch.float64)[1:]
+    up = up.detach()[:, None].requires_grad_()
+    gated = functools.partial(triton_kernels.act_mul, act="quick_gelu")
+    assert torch.autograd.gradgradcheck(gated, (gate, up), fast_mode=True)
+
+
+def test_without_it_there_is_none() -> None:
+    triton_kernels.register_activation("root", root, root_derivative)
+    x, *others = layer(torch.float32)
+    for function in (
+        lambda: triton_kernels.linear_act(x, *others, act="root"),
+        lambda: triton_kernels.act_mul(x, x, "root"),
+    ):
+        (first,) = torch.autograd.grad(function().sum(), x, create_graph=True)
+        with pytest.raises(NotImplementedError, match=r"of 'root' is not there; with torch_funct"):
+            first.sum().backward()
 
 
 def test_a_derivative_that_is_infinite_at_zero() -> None:

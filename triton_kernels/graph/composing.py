@@ -8,11 +8,13 @@ The kernels compute it in float32 or more and round once, while the operations r
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.fx import Node
 from triton.language.extra import libdevice
 
@@ -21,7 +23,7 @@ from triton_kernels._fusion import Activation
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.graph import curves
 from triton_kernels.graph.forms import as_wide, same_shape, tensor_of
-from triton_kernels.graph.primitives import BINARY, ENDS_OF_CLAMP, PRIMITIVES, Step, read
+from triton_kernels.graph.primitives import BINARY, ENDS_OF_CLAMP, IN_TORCH, PRIMITIVES, Step, read
 
 MOST_NODES = 24
 
@@ -151,6 +153,7 @@ def _registered(steps: Written) -> str:
         derivative,
         of_pre=True,
         straight=straight,
+        in_torch=functools.partial(_in_torch, steps),
         drops=drops[0] if drops else None,
         written=written(steps),
     )
@@ -165,6 +168,15 @@ def _straight(step: Any) -> bool:
         return PRIMITIVES[name].straight
     variable = [isinstance(each, int) for each in operands]
     return name in ("add", "sub") or (sum(variable) == 1 and (name == "mul" or variable[0]))
+
+
+def _in_torch(steps: Written, x: Tensor) -> Tensor:
+    """The expression in torch."""
+    values = [x]
+    for name, operands, numbers in steps:
+        given = [values[each] if isinstance(each, int) else each for each in operands]
+        values.append(IN_TORCH[name](*given, *numbers))
+    return values[-1]
 
 
 def _texts(name: str, steps: Written) -> tuple[str, ...]:

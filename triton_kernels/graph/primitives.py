@@ -6,6 +6,7 @@ At kinks and for NaN the derivatives equal torch's.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.fx import Node
 
 from triton_kernels.activations import GELU_APPROXIMATIONS
@@ -128,6 +130,31 @@ BINARY = {
     "sub": ("{a} - {b}", "1.0", "-1.0"),
     "mul": ("{a} * {b}", "{b}", "{a}"),
     "div": ("{a} / {b}", "1.0 / {b}", "-{y} / {b}"),
+}
+
+# The primitives in torch, for second derivatives: functions of the value and the numbers.
+IN_TORCH: dict[str, Callable[..., Tensor]] = {
+    **{
+        name: getattr(torch, name)
+        for name in (
+            *("abs", "neg", "detach", "relu", "clamp", "clamp_min", "clamp_max", "sigmoid", "tanh"),
+            *("erf", "exp", "expm1", "log", "log1p", "sin", "cos", "sqrt", "rsqrt", "reciprocal"),
+            "square",
+        )
+    },
+    **{
+        name: getattr(F, name)
+        for name in (
+            *("leaky_relu", "hardtanh", "hardsigmoid", "hardswish", "gelu", "silu", "softplus"),
+            *("tanhshrink", "softshrink", "mish", "softsign", "logsigmoid"),
+        )
+    },
+    "identity": torch.clone,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "cube": lambda x: x**3,
+    "fourth": lambda x: x**4,
+    "elu": lambda x, p, q, r: torch.ops.aten.elu(x, q / p, p, r),
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv},
 }
 
 # ---- calls ----

@@ -32,6 +32,7 @@ from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta, one_by_one, saved_by
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import multiple
+from triton_kernels._second_derivatives import of_saved
 from triton_kernels.activations import ACTIVATIONS, checked_act
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import add_rows
@@ -125,7 +126,7 @@ def act_backward(
         RuntimeError: grad and saved are no matrices of one shape, devices differ, out does not fit
             or overlaps, out is given and an input requires grad.
         NotImplementedError: out is given where the call is traced or transformed; a second
-            derivative of what is not made of straight lines.
+            derivative of a registered activation that is not known in torch.
     """
     args = (grad, saved, act, bias, dtype)
     if out is None:
@@ -302,32 +303,31 @@ def _fake(
 
 
 class _ActBackward(Operator):
-    """Linear in grad. Gradients of saved exist for piecewise linear activations, and are 0."""
+    """Linear in grad. torch computes the gradient of saved, unless act is piecewise linear."""
 
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
         ctx.set_materialize_grads(False)
         grad, saved, ctx.act, *_ = args
         ctx.like = TensorMeta(grad.shape, grad.dtype)
-        ctx.save_for_backward(saved)
+        ctx.curved = ctx.needs_input_grad[1] and not ACTIVATIONS[ctx.act].straight
+        ctx.save_for_backward(saved, grad if ctx.curved else None)
 
     def _backward(
         self, ctx: Any, grad_dx: Tensor | None, grad_sums: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
-        (saved,) = saved_by(ctx)
-        if ctx.needs_input_grad[1] and not ACTIVATIONS[ctx.act].straight:
-            raise NotImplementedError(
-                f"act_backward(): the second derivative of '{ctx.act}' is not there; "
-                f"of {', '.join(STRAIGHT)} it is"
-            )
+        saved, grad = saved_by(ctx)
         total = grad_dx
         if grad_sums is not None:
             each = grad_sums.expand(ctx.like.shape)
             total = each if grad_dx is None else add(grad_dx, each)
-        dgrad = None
+        dgrad = dsaved = None
         if total is not None and ctx.needs_input_grad[0]:
             total = total.resolve_neg()
             dgrad, _ = act_backward(total, saved, ctx.act, bias=False, dtype=ctx.like.dtype)
-        dsaved = saved.new_zeros(saved.shape) if ctx.needs_input_grad[1] else None
+        if total is not None and ctx.curved:
+            dsaved = of_saved("act_backward", ctx.act, saved, (grad,), total)
+        elif ctx.needs_input_grad[1]:
+            dsaved = saved.new_zeros(saved.shape)
         return dgrad, dsaved, None, None, None
 
 
@@ -337,8 +337,6 @@ def _rules(grad: Any, saved: Any, act: Any, bias: bool, dtype: Any) -> Iterator[
         yield (placement, sums if bias else R), (placement, placement)
     yield (P, P if bias else R), (P, R)
 
-
-STRAIGHT = tuple(name for name, act in ACTIVATIONS.items() if act.straight)
 
 _act_backward = _ActBackward(
     "act_backward",

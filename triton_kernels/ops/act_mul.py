@@ -29,9 +29,9 @@ from triton_kernels._fusion import Activation, Entry, Form, Fusion, Match, Probe
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels._operator import Operator, TensorMeta, saved_by
 from triton_kernels._placements import P, R, Rule, Sharding, elementwise, twice
+from triton_kernels._second_derivatives import of_argument
 from triton_kernels.activations import ACTIVATIONS, checked_act
 from triton_kernels.ops._act_mul_kernels import flat_gradients_kernel, tiled_gradients_kernel
-from triton_kernels.ops.act_backward import STRAIGHT
 from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import reduce_to
 
@@ -93,8 +93,8 @@ def act_mul_backward(
         TypeError: grad, gate or up is no tensor or has an unsupported dtype.
         ValueError: an unknown act.
         RuntimeError: as act_mul.
-        NotImplementedError: out is given and the call is traced or transformed; a gradient of gate
-            is wanted in the backward pass, and act is not piecewise linear.
+        NotImplementedError: out is given and the call is traced or transformed; as act_backward for
+            a second derivative.
     """
     args = (grad, gate, up, act)
     if out is None:
@@ -229,8 +229,7 @@ class _ActMul(Operator):
 
 
 class _ActMulBackward(Operator):
-    """Linear in grad and in up. A gradient of gate exists for piecewise linear activations; there
-    act'' is 0."""
+    """Linear in grad and in up. torch computes act'', unless act is piecewise linear."""
 
     def _keep(self, ctx: Any, args: tuple[Any, ...], out: Any) -> None:
         ctx.set_materialize_grads(False)
@@ -247,10 +246,8 @@ class _ActMulBackward(Operator):
         if of_dgate is not None:
             of_dgate = of_dgate.resolve_neg()
             if needed[1] and not ACTIVATIONS[act].straight:
-                raise NotImplementedError(
-                    f"act_mul_backward(): the second derivative of '{act}' is not there; "
-                    f"of {', '.join(STRAIGHT)} it is"
-                )
+                factors = (grad, up)
+                sums[1] = of_argument("act_mul_backward", act, gate, factors, of_dgate)
             if needed[0]:
                 sums[0], _ = act_mul_backward(of_dgate, gate, up, act)
             if needed[2]:
@@ -261,7 +258,8 @@ class _ActMulBackward(Operator):
                 term = act_mul(gate, of_dup, act)
                 sums[0] = term if sums[0] is None else add(sums[0], term)
             if needed[1]:
-                sums[1], _ = act_mul_backward(of_dup, gate, grad, act)
+                term, _ = act_mul_backward(of_dup, gate, grad, act)
+                sums[1] = term if sums[1] is None else add(sums[1], term)
         if needed[1] and sums[1] is None:
             sums[1] = gate.new_zeros(gate.shape)
         reduced = (t if t is None else reduce_to(t, like) for t, like in zip(sums, ctx.like))
