@@ -80,9 +80,44 @@ def test_instructions() -> None:
     assert swapped.tolist() == [2 << 16, 3 << 16, 0xFFFCFFFF, 5 << 16]
     chosen = "setp.lt.s32 p, $1, 3; selp.b32 $0, 7, $1, p; bar.sync 0;"
     assert run(chosen, y).tolist() == [7, 3, 7, 5]
-    for other in ("mul.hi.s32 $0, $1, $1", "add.bf16 $0, $1, $1", "mov.u32 $0, %laneid", "?"):
+    assert run("mul.hi.s32 $0, $1, 0x40000000;", y).view("i4").tolist() == [0, 0, -1, 1]
+    assert run("mul.hi.u32 $0, $1, $1;", y).tolist() == [0, 0, 0xFFFFFFF8, 0]
+    wide = "mul.wide.s32 both, $1, $1; mov.b64 {$0, high}, both;"
+    assert run(wide, y).tolist() == [4, 9, 16, 25]
+    for other in (
+        "mul.hi.s64 $0, $1, $1",
+        "@q mov.u32 $0, $1",
+        "add.bf16 $0, $1, $1",
+        "mov.u32 $0, %laneid",
+        "?",
+    ):
         with pytest.raises(ptx.Unknown, match=r"^" + other.replace("$", r"\$").replace("?", r"\?")):
             run(f"{other};", y)
+
+
+def test_comparisons_of_nan() -> None:
+    """An instruction with a u is true for it."""
+    x = np.array([1, 2, np.nan], np.float32)
+    for name, expected in {
+        **{"lt": [1, 0, 0], "ne": [1, 0, 0], "eq": [0, 1, 0], "num": [1, 1, 0]},
+        **{"ltu": [1, 0, 1], "neu": [1, 0, 1], "equ": [0, 1, 1], "nan": [0, 0, 1]},
+        **{"gtu": [0, 0, 1], "geu": [0, 1, 1], "leu": [1, 1, 1]},
+    }.items():
+        asm = f"setp.{name}.f32 p, $1, 2.0; selp.u32 $0, 1, 0, p;"
+        assert run(asm, x).tolist() == expected, name
+    whole = np.array([1, 2, -3], np.int32)
+    assert run("setp.hi.u32 p, $1, 2; selp.u32 $0, 1, 0, p;", whole).tolist() == [0, 0, 1]
+
+
+def test_conversions_to_integers_saturate() -> None:
+    x = np.array([2.0**70, -(2.0**70), np.nan, 2.0**62, 2.0**63], np.float32)
+    for to, limits in {
+        "s64": [2**63 - 1, -(2**63), 0, 2**62, 2**63 - 1],
+        "u64": [2**64 - 1, 0, 0, 2**62, 2**63],
+        "u32": [2**32 - 1, 0, 0, 2**32 - 1, 2**32 - 1],
+    }.items():
+        (bits,) = ptx.run(f"cvt.rzi.{to}.f32 $0, $1;", 1, [x.view("u4")], len(x))
+        assert bits.view("i8" if to == "s64" else "u8").tolist() == limits
 
 
 @triton.jit

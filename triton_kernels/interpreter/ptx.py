@@ -28,9 +28,16 @@ _TWO: dict[str, Callable[..., Array]] = {
     **{"min": np.fmin, "max": np.fmax, "shl": np.left_shift, "shr": np.right_shift},
     **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
 }
+# False for NaN. Those of _OPPOSITES are true for it: they are the opposites of others.
 _COMPARISONS: dict[str, Callable[..., Array]] = {
     **{"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal},
-    **{"eq": np.equal, "ne": np.not_equal},
+    **{"eq": np.equal, "ne": lambda x, y: (x < y) | (x > y)},
+    **{"lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal},
+    "num": lambda x, y: (x == x) & (y == y),
+}
+_OPPOSITES = {
+    **{"ltu": "ge", "leu": "gt", "gtu": "le", "geu": "lt", "equ": "ne", "neu": "eq"},
+    "nan": "num",
 }
 _WHOLE: dict[str, Callable[..., Array]] = {
     **{"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil},
@@ -82,13 +89,13 @@ def _step(statement: str, registers: Registers, lanes: int) -> None:
     if match[3].split(".")[0] in ("bar", "barrier", "fence", "membar"):
         return  # a program's threads run together
     operands = _OPERAND.findall(match[4])
+    taken = np.ones(lanes, dtype=bool)
     try:
         result = _result(match[3].split("."), operands[1:], registers)
+        if match[2]:
+            taken = (registers[match[2]] != 0) ^ bool(match[1])
     except (KeyError, IndexError, ValueError):
         raise Unknown(statement) from None
-    taken = np.ones(lanes, dtype=bool)
-    if match[2]:
-        taken = (registers[match[2]] != 0) ^ bool(match[1])
     parts = {operands[0]: result}
     if operands[0].startswith("{"):  # mov.b32 {low, high}, both;
         names = _OPERAND.findall(operands[0][1:-1])
@@ -110,11 +117,16 @@ def _result(name: list[str], sources: list[str], registers: Registers) -> Array:
         return _read(sources[i], type_, registers)
 
     if kind == "setp" and len(modifiers) == 1:
-        return _COMPARISONS[modifiers[0]](read(0), read(1)).astype(np.uint64)
+        opposite = _OPPOSITES.get(modifiers[0], "")
+        compared = _COMPARISONS[opposite or modifiers[0]](read(0), read(1))
+        return (compared ^ bool(opposite)).astype(np.uint64)
     if kind == "selp":
         return _bits(np.where(read(2, "b64") != 0, read(0), read(1)))
     if kind == "cvt" and len(modifiers) <= 2:
         return _converted(modifiers, of, [_read(each, of, registers) for each in sources])
+    if kind == "mul" and modifiers in (["hi"], ["wide"]) and _width(of) <= 32:
+        product = _bits(np.asarray(read(0).astype("i8") * read(1).astype("i8")))
+        return product >> np.uint64(_width(of)) if modifiers == ["hi"] else product
     if modifiers or of == "bf16" or (kind, of) == ("not", "pred"):
         raise KeyError(kind)
     if kind == "mov":
@@ -160,7 +172,9 @@ def _converted(modifiers: list[str], of: str, sources: list[Array]) -> Array:
     if wanted.kind in "iu" and value.dtype.kind == "f":
         whole = _WHOLE[rounding[0]](np.nan_to_num(value.astype(np.float64), nan=0.0))
         limits = np.iinfo(wanted)
-        return _bits(np.clip(whole, float(limits.min), float(limits.max)).astype(wanted))
+        large = whole >= float(limits.max)  # which for 64 bits is one more
+        inside = np.where(large, 0.0, np.maximum(whole, float(limits.min)))
+        return _bits(np.where(large, wanted.type(limits.max), inside.astype(wanted)))
     if rounding:
         raise KeyError(rounding[0])
     return _bits(value.astype(wanted))
