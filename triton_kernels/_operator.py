@@ -1,8 +1,8 @@
 """An op as torch sees it: two registered ops, their gradients, and the path of a call.
 
-``torch.ops.triton_kernels.<op>`` returns a new tensor. It has a fake for tracing, gradients, a rule
-for vmap, and one for autocast if torch's own op has that. ``<op>_out`` writes to its last argument,
-returns nothing, and refuses tensors that require grad.
+``torch.ops.triton_kernels.<op>`` returns a new tensor. It has a fake for tracing, gradients and
+forward-mode tangents, a rule for vmap, and one for autocast if torch's own op has that.
+``<op>_out`` writes to its last argument, returns nothing, and refuses tensors that require grad.
 
 Going through a registered op takes about as long as the launch itself. So a call on plain tensors
 goes straight to the launcher, or to one autograd.Function if a gradient is needed. The registered
@@ -13,6 +13,7 @@ private torch API for this test is in :meth:`Operator._observed`.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from triton_kernels import _arguments, _replay
 from triton_kernels._placements import Sharding
+from triton_kernels._tangents import carried, dual, is_batch, pushed
 
 NAMESPACE = "triton_kernels"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -152,16 +154,17 @@ class Operator:
             if type(args[i]) not in _PLAIN and isinstance(args[i], Tensor):
                 _arguments.refuse_nested(self.label, self.names[i], args[i])
                 return True
+            if isinstance(args[i], Tensor) and is_batch(args[i]):
+                return True
         if type(out) not in _PLAIN and isinstance(out, Tensor):
             _arguments.refuse_nested(self.label, "out", out)
             return True
-        if forward_ad._current_level >= 0:
-            self._refuse_tangents(args)
         return bool(
             torch._C._len_torch_dispatch_stack()
             or torch._C._are_functorch_transforms_active()
             or torch._C._get_tracing_state() is not None
             or (self.autocast is not None and self._autocasting())
+            or carried(args)
         )
 
     def _autocasting(self) -> bool:
@@ -173,15 +176,6 @@ class Operator:
             if isinstance(args[i], Tensor) and args[i].requires_grad:
                 return True
         return False
-
-    def _refuse_tangents(self, args: tuple[Any, ...]) -> None:
-        for i in self.tensors:
-            if isinstance(args[i], Tensor) and forward_ad.unpack_dual(args[i]).tangent is not None:
-                raise NotImplementedError(
-                    f"{self.label}(): argument '{self.names[i]}' carries a forward-mode tangent, "
-                    "and there are reverse-mode gradients only (torch.autograd, torch.func.grad, "
-                    "vjp, jacrev)"
-                )
 
     # ---- autograd ----
 
@@ -240,7 +234,7 @@ class Operator:
 
         _LIBRARY.impl(self.name, _untraced(self._compute), "CompositeExplicitAutograd")
         torch.library.register_fake(whole, fake, lib=_LIBRARY)
-        self._register_gradients()
+        self._register_gradients(results)
         torch.library.register_vmap(
             whole, lambda info, in_dims, *args: batched(self, in_dims, args), lib=_LIBRARY
         )
@@ -257,7 +251,7 @@ class Operator:
             results = self.replays.again(args)
             return self.replays(args) if results is None else results
 
-    def _register_gradients(self) -> None:
+    def _register_gradients(self, results: int) -> None:
         """Record gradients as torch's own ops do. A custom_op would do it with an autograd.Function
         that torch.func's transforms refuse, in eager mode and in torch.compile."""
         op = self.functional
@@ -270,23 +264,36 @@ class Operator:
         def forward(ctx: Any, *args: Any) -> Any:
             # A Function switches them off, but outer transforms still record.
             with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-                results = below(*args)
-            self._keep(ctx, args[:-1], results)
-            return results
+                if carried(args):
+                    ctx.given = args  # for jvp, which follows at once
+                out = below(*args)
+            self._keep(ctx, args[:-1], out)
+            return out
+
+        def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+            *args, keyset = ctx.given
+            ctx.given = None
+            _, out = pushed(functools.partial(record, keyset), args, tangents[:-1])
+            return out[0] if results == 1 else out
 
         def backward(ctx: Any, *grads: Tensor) -> Any:
             return *self._backward(ctx, *grads), None
 
         # The dispatcher calls it for one transform at a time.
-        function = _function(self.name, _SingleLevelFunction, forward=forward, backward=backward)
+        function = _function(
+            self.name, _SingleLevelFunction, forward=forward, backward=backward, jvp=jvp
+        )
 
         @_untraced
         def record(keyset: Any, *args: Any) -> Any:
-            if forward_ad._current_level >= 0:
-                self._refuse_tangents(args)
             if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
                 with enable_single_level_autograd_function():
                     return function.apply(*args, keyset)
+            if carried(args):
+                tangents = [dual(t).tangent if isinstance(t, Tensor) else None for t in args]
+                both = pushed(functools.partial(record, keyset), args, tangents)
+                duals = tuple(forward_ad.make_dual(*pair, level=0) for pair in zip(*both))
+                return duals[0] if results == 1 else duals
             if _last(keyset) in _DEVICES:
                 return self._compute(*args)  # the dispatcher would come to this, too, but later
             return below(*args, keyset)
@@ -325,6 +332,10 @@ class Operator:
             if torch.is_grad_enabled():
                 named = zip((*self.names, "out"), args)
                 _arguments.refuse_gradients(self.label, _arguments.NO_GRADIENT_WITH_OUT, named)
+            if carried(args):
+                raise NotImplementedError(
+                    f"{self.label}(): out= does not work with forward-mode derivatives"
+                )
             torch.autograd.graph.increment_version(args[-1])
             with torch._C._AutoDispatchBelowAutograd():
                 op.redispatch(keyset & torch._C._after_autograd_keyset, *args)

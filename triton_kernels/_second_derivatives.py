@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from triton_kernels import _arguments
+from triton_kernels._tangents import differentiable, transformed, unrecorded
 from triton_kernels.activations import ACTIVATIONS
 
 
@@ -65,13 +66,22 @@ def _pulled(
 ) -> Tensor:
     """The gradient of ``saved`` in backward(product of factors, saved)."""
     tensors = _arguments.on_one_device(saved, grad, *factors)
+    if not torch.is_grad_enabled():  # views would seem to require grad, and have no history
+        tensors = tuple(map(unrecorded, tensors))
     compute = functools.reduce(torch.promote_types, [t.dtype for t in tensors], torch.float32)
-    wide = torch.broadcast_tensors(*(t.to(compute) for t in tensors))
+    shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    wide = [t.to(compute).expand(shape) for t in tensors]
     product = functools.reduce(torch.mul, wide[2:])
     return _pull(lambda s: backward(product, s), wide[0], wide[1]).to(saved.dtype)
 
 
 def _pull(function: Callable[[Tensor], Any], x: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of x in function(x), whose gradient is ``grad``. It is differentiable itself."""
-    pull: Any = torch.func.vjp(function, x)[1]
-    return pull(grad)[0]  # type: ignore[no-any-return]
+    """The gradient of x in function(x), whose gradient is ``grad``. It is differentiable itself.
+
+    Not by torch.func.vjp, which does not work where a transform of torch.func calls an op.
+    """
+    recorded = torch.is_grad_enabled() or transformed()
+    with torch.enable_grad():
+        lead = differentiable(x)
+        (pulled,) = torch.autograd.grad(function(lead), lead, grad, create_graph=recorded)
+    return pulled

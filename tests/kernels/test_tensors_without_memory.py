@@ -344,10 +344,12 @@ def test_the_interpreter_refuses_them(kind: str, cpu: torch.device) -> None:
 
 
 def test_batches_of_gradients() -> None:
-    """torch.autograd's own batches have no memory either; torch.func's are taken apart."""
+    """torch.autograd's own batches and torch.func's are taken apart."""
     x = torch.randn(2, 3)
+    right = torch.func.jacrev(torch.square)(x)
     with triton_kernels.interpret():
-        with pytest.raises(TypeError, match=r"a batch of gradients, .* is_grads_batched"):
-            torch.autograd.functional.jacobian(triton_kernels.square, x, vectorize=True)
-        right = torch.func.jacrev(triton_kernels.square)(x)
-    torch.testing.assert_close(right, torch.func.jacrev(torch.square)(x))
+        for found in (
+            torch.autograd.functional.jacobian(triton_kernels.square, x, vectorize=True),
+            torch.func.jacrev(triton_kernels.square)(x),
+        ):
+            torch.testing.assert_close(found, right)

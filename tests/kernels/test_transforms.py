@@ -9,7 +9,6 @@ import torch
 from leaves import BINARY, REGISTERED, SAMPLES, leaf
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd import forward_ad
 
 import triton_kernels as tk
 
@@ -249,15 +248,6 @@ def test_transforms_that_do_not_work_say_so(cpu: torch.device) -> None:
         torch.vmap(lambda x: tk.square(x, out=x))(x)
     with pytest.raises(NotImplementedError, match=r"^add\(\): out= does not work inside vmap"):
         torch.vmap(lambda x: tk.add(x, 2, out=x))(x)
-    with pytest.raises(NotImplementedError, match=r"'x' carries a forward-mode tangent"):
-        torch.func.jvp(tk.square, (x,), (x,))
-    with (
-        forward_ad.dual_level(),
-        pytest.raises(NotImplementedError, match=r"'y' carries a forward-mode tangent"),
-    ):
-        tk.add(x, forward_ad.make_dual(x, x))
-    with forward_ad.dual_level():
-        assert torch.equal(tk.square(x), x * x)
 
 
 def test_jacrev_and_hessian(cpu: torch.device) -> None:

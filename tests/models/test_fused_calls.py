@@ -115,7 +115,7 @@ def test_hooks_of_all_modules_run(cpu: torch.device) -> None:
 
 
 def test_forward_derivatives(cpu: torch.device) -> None:
-    """No kernel has them, and the module has."""
+    """The module runs as written."""
     module = Layer()
     fused = tk.fuse(module, min_score=0)
     same(fused, module, x8())

@@ -201,7 +201,8 @@ def _with_signature(name: str, signature: inspect.Signature) -> Any:
 def as_written() -> bool:
     """Whether a call must run the model unfused: inside another trace; under a transform of
     torch.func, which torch.compile's tracer cannot trace, then or later; with forward-mode
-    derivatives, which the kernels lack; or with global module hooks, which no guard checks."""
+    derivatives, for which torch has faster formulas; or with global module hooks, which no guard
+    checks."""
     if torch.compiler.is_compiling() or is_fx_symbolic_tracing() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:

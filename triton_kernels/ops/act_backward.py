@@ -317,14 +317,14 @@ class _ActBackward(Operator):
     ) -> tuple[Tensor | None, ...]:
         saved, grad = saved_by(ctx)
         total = grad_dx
-        if grad_sums is not None:
+        if grad_sums is not None and grad_sums.numel():  # without bias there are none
             each = grad_sums.expand(ctx.like.shape)
             total = each if grad_dx is None else add(grad_dx, each)
         dgrad = dsaved = None
         if total is not None and ctx.needs_input_grad[0]:
             total = total.resolve_neg()
             dgrad, _ = act_backward(total, saved, ctx.act, bias=False, dtype=ctx.like.dtype)
-        if total is not None and ctx.curved:
+        if total is not None and ctx.curved and ctx.needs_input_grad[1]:
             dsaved = of_saved("act_backward", ctx.act, saved, (grad,), total)
         elif ctx.needs_input_grad[1]:
             dsaved = saved.new_zeros(saved.shape)
