@@ -31,7 +31,8 @@ def test_they_are_rows(side: str, lead: tuple[int, ...], cpu: torch.device) -> N
     function = SIDES[side]
     a, b, bias = tensors(lead)
     flat = a.reshape(-1, 6) if a.numel() else a.new_empty(0, 6)
-    for c in (None, torch.randn(5), torch.randn(()), torch.randn(*lead, 5), torch.randn(*lead, 1)):
+    shapes = ((5,), (), (*lead[-1:], 5), (*lead, 5), (*lead, 1))
+    for c in (None, *map(torch.randn, shapes)):
         options: dict[str, Any] = {"act": "gelu", "alpha": 0.5}
         rows = dict(options)
         if c is not None:
