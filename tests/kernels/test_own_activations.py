@@ -138,6 +138,16 @@ def test_the_backend_fuses_what_torch_function_computes(
     torch.testing.assert_close(fused(x), model(x))
 
 
+def test_two_values_are_not_an_activation_of_one() -> None:
+    graph.register()
+    torch._dynamo.reset()
+    x, other = torch.randn(4, 8), torch.tensor(0.5)
+    model = Layer(lambda h: h * torch.sigmoid(1.702 * other))
+    assert "quick_gelu" not in str(triton_kernels.explain(model, x, min_score=0))
+    fused = torch.compile(model, backend="triton_kernels", options={"min_score": 0})
+    torch.testing.assert_close(fused(x), model(x))
+
+
 class Module(nn.Module):
     """An activation as a class of its own, which counts its calls."""
 
