@@ -61,7 +61,7 @@ def test_out_and_errors(side: str, cpu: torch.device) -> None:
     apart = torch.empty(2, 5, 5)[:, :3]
     with pytest.raises(RuntimeError, match="do not merge into one"):
         function(a, b, out=apart)
-    with pytest.raises(RuntimeError, match="leading dimensions .*merge"):
+    with pytest.raises(RuntimeError, match=r"leading dimensions .*merge"):
         layer(a, b.t(), act="none", out=apart)
     with pytest.raises(RuntimeError, match="out"):
         function(a, b, out=torch.empty(6, 5))

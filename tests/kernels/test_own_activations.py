@@ -252,6 +252,28 @@ def test_to_register_the_same_again_is_no_error() -> None:
         )
 
 
+def test_a_function_with_another_number_is_another() -> None:
+    """As a cell that is edited and run again makes it; the number is written, or captured."""
+
+    def mine(edited: bool) -> Callable[[Tensor], Tensor]:
+        if edited:
+            return lambda x: 3.0 * x
+        return lambda x: 2.0 * x
+
+    def scaled(by: float) -> Callable[[Tensor], Tensor]:
+        return lambda x: by * x
+
+    register = triton_kernels.register_activation
+    for name, first, same, other in (
+        ("written", mine(False), mine(False), mine(True)),
+        ("captured", scaled(2.0), scaled(2.0), scaled(3.0)),
+    ):
+        for function in (first, same):
+            register(name, softsign, softsign_derivative, torch_function=function)
+        with pytest.raises(ValueError, match=f"the name '{name}' is taken"):
+            register(name, softsign, softsign_derivative, torch_function=other)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
