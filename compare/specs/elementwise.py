@@ -280,6 +280,7 @@ class Elementwise(Spec):
             for kind in ("row", "column"):  # the same, shorter
                 yield case((37, 48), y=kind)
             yield case((139, 1), y="row")  # a row of one element
+            yield case((3, 0), y="outer")  # none: 0 beside 1 is 0
             yield case((17, 19), y="row", out="transposed")  # only x is dense
             for kind in ("row", "column"):  # in tiles of three dimensions
                 yield case((6, 5, 4), "transposed", y=kind, out="contiguous")

@@ -227,11 +227,13 @@ def test_pairs_of_results_that_overlap(checks: list[str]) -> None:
         call(x, x, y, "silu", out=(one, memory[4:10].view(2, 3)))
     with pytest.raises(TypeError, match="two tensors"):
         call(x, x, y, "silu", out=(one,))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="overlaps 'the other result'"):
+        cuda_reference.act_backward(x, y, "silu", out=(one, memory[4:7]))
 
 
 def test_where_a_vector_begins_is_looked_at() -> None:
     memory = torch.rand(16)
-    for start in (0, 1) * 3:
+    for start in (0, 0, 0, 1, 1, 0, 1):  # kept before another one comes
         x, out = memory[start : start + 5], torch.empty(5)
         if start:
             with pytest.raises(ValueError, match="variant 'stream' takes tensors that lie alike"):

@@ -172,6 +172,14 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda grad, gate, up: C.act_mul_backward(grad, gate, up, "leaky_relu"),
         (doubles(3, 4), doubles(4), doubles(3, 1)),
     ),
+    "act_mul_backward, a loss that reads both": (
+        lambda *args: sum(C.act_mul_backward(*args, "leaky_relu")),
+        (doubles(3, 4), doubles(4), doubles(3, 1)),
+    ),
+    "act_backward, a loss that reads both": (
+        lambda grad, saved: sum(C.act_backward(grad, saved, "relu")),
+        (doubles(3, 4), doubles(3, 4)),
+    ),
     "act_backward": (
         lambda grad, saved: C.act_backward(grad, saved, "relu"),
         (doubles(3, 4), doubles(3, 4)),
@@ -179,6 +187,10 @@ DIFFERENTIABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "gemm_bias_act": (
         lambda a, b, bias, c: C.gemm_bias_act(a, b, bias, act="relu", alpha=0.5, beta=2, c=c),
         (doubles(3, 4), doubles(4, 2), doubles(2), doubles(3, 1)),
+    ),
+    "gemm_bias_act, c that is not read": (
+        lambda a, b, c: C.gemm_bias_act(a, b, beta=0, c=c),
+        (doubles(3, 4), doubles(4, 2), doubles(3, 1)),
     ),
     "linear_act": (
         lambda x, w, b: C.linear_act(x, w, b, act="leaky_relu"),
@@ -193,6 +205,19 @@ def test_gradients_of_both_orders(name: str) -> None:
     function, inputs = DIFFERENTIABLE[name]
     assert gradcheck(function, inputs)
     assert gradgradcheck(function, inputs)
+
+
+@needs_host
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_that_arrive_lazily_negated(name: str) -> None:
+    function, inputs = DIFFERENTIABLE[name]
+    result = function(*inputs)
+    results = result if isinstance(result, tuple) else (result,)
+    grads = [made(*t.shape, dtype=DOUBLE) for t in results]
+    lazy = [torch.complex(g, g).conj().imag for g in grads]
+    right = torch.autograd.grad(results, inputs, [-g for g in grads], retain_graph=True)
+    for mine, theirs in zip(torch.autograd.grad(results, inputs, lazy), right):
+        assert torch.equal(mine, theirs)
 
 
 @needs_host
@@ -235,6 +260,19 @@ def test_second_derivatives_far_out_are_0(act: str) -> None:
     dx, _ = C.act_backward(torch.ones_like(saved), saved, act)
     (found,) = torch.autograd.grad(dx.sum(), saved)
     torch.testing.assert_close(found, torch.zeros_like(saved), rtol=0, atol=1e-18)
+
+
+@needs_host
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_what_is_computed_again_is_what_was_computed(precision: str) -> None:
+    a, b, bias, c, grad = leaf(4, 9), leaf(9, 5), leaf(5), leaf(4, 1), made(4, 5)
+    options: dict[str, Any] = {"alpha": 0.5, "precision": precision}
+    out = C.gemm_bias_act(a, b, bias, act="silu", beta=-2, c=c, **options)
+    (found,) = torch.autograd.grad(out, a, grad)
+    with torch.no_grad():
+        pre = C.gemm_bias_act(a, b, bias, beta=-2, c=c, **options)
+        dz, _ = C.act_backward(grad, pre, "silu")
+        assert torch.equal(found, C.gemm_bias_act(dz, b.t(), **options))
 
 
 @needs_host
@@ -368,6 +406,8 @@ def test_autocast_casts_as_it_does_on_the_other_side(device: torch.device) -> No
     with torch.autocast(device.type, dtype=torch.bfloat16):
         product = cuda_reference.gemm_bias_act(x[0], made(8, 8).to(device))
         assert product.dtype == torch.bfloat16
+        wide = made(8, 8, dtype=DOUBLE).to(device)
+        assert cuda_reference.gemm_bias_act(wide, wide).dtype == DOUBLE  # as torch's products
         squares = cuda_reference.square(x.bfloat16()).dtype
     assert squares == (torch.float32 if device.type == "cuda" else torch.bfloat16)
 

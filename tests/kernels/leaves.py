@@ -26,6 +26,11 @@ def relu_gradient(grad: Tensor, x: Tensor) -> Tensor:
     return torch.where(x <= 0, 0 * x, grad * 0.7)
 
 
+def leaky_slope(x: Tensor) -> Tensor:
+    return torch.where(x > 0, torch.ones_like(x), 0.01)
+
+
+leaky_relu = torch.nn.functional.leaky_relu
 SAMPLES = {
     "add": Sample(
         lambda x, y: tk.add(x, y, alpha=-1.7), lambda x, y: x + -1.7 * y, ((4, 5), (4, 5))
@@ -63,6 +68,31 @@ SAMPLES = {
         lambda x: tk.sum_to(x, (4, 1), factor=0.3),
         lambda x: x.sum_to_size(4, 1) * 0.3,
         ((2, 4, 5),),
+    ),
+    "act_mul": Sample(
+        lambda g, u: tk.act_mul(g, u, "leaky_relu"),
+        lambda g, u: leaky_relu(g) * u,
+        ((4, 5), (4, 5)),
+    ),
+    "act_mul of a fixed gate": Sample(
+        lambda u: tk.act_mul(torch.full_like(u, -2), u, "leaky_relu"),
+        lambda u: -0.02 * u,
+        ((4, 5),),
+    ),
+    "act_mul_backward of gate": Sample(
+        lambda d, g, u: tk.act_mul_backward(d, g, u, "leaky_relu")[0],
+        lambda d, g, u: d * leaky_slope(g) * u + 0 * g,
+        ((4, 5), (4, 5), (4, 5)),
+    ),
+    "act_mul_backward of up": Sample(
+        lambda d, g: tk.act_mul_backward(d, g, g.detach(), "leaky_relu")[1],
+        lambda d, g: d * leaky_relu(g),
+        ((4, 5), (4, 5)),
+    ),
+    "act_backward": Sample(
+        lambda d: tk.act_backward(d, d.detach(), "leaky_relu")[0],
+        lambda d: d * leaky_slope(d.detach()),
+        ((4, 5),),
     ),
 }
 BINARY = [name for name, sample in SAMPLES.items() if len(sample.shapes) == 2]

@@ -116,6 +116,37 @@ def test_a_third_derivative_and_transforms(act: str, cpu: torch.device) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("act", ACTIVATIONS)
+def test_second_derivative_of_act_backward(act: str, device: torch.device) -> None:
+    """Also of a loss that reads both results, which adds what each gives."""
+    grad, saved = leaf(device, 4, 5), leaf(device, 4, 5, seed=1).detach()
+    both = lambda g: sum(tk.act_backward(g, saved, act))  # noqa: E731
+    assert torch.autograd.gradcheck(both, grad)
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu"])
+def test_gradients_through_the_pre_activation(act: str, device: torch.device) -> None:
+    """It is a result of the registered op. Its gradient may be lazily negated, too."""
+    inputs = operands(device)
+    results = OPS.gemm_bias_act_with_pre(*inputs[:3], act, 0.7, -0.3, inputs[3], None, "ieee")
+    pre = eager("none")(*inputs)
+    grads = [torch.complex(t, t).conj().imag for t in torch.randn(2, 5, 6, dtype=DOUBLE).to(pre)]
+    found = torch.autograd.grad(results, inputs, grads)
+    for mine, theirs in zip(found, torch.autograd.grad((TORCH[act](pre), pre), inputs, grads)):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_what_is_computed_again_is_what_was_computed(precision: str, device: torch.device) -> None:
+    """The op that saves no pre-activation has the gradients of the one that does, bit for bit."""
+    inputs = operands(device, FLOAT, size=4)
+    args = (*inputs[:3], "silu", 0.7, -0.3, inputs[3], None, precision)
+    outs = OPS.gemm_bias_act(*args), OPS.gemm_bias_act_with_pre(*args)[0]
+    grad = torch.randn_like(outs[0])
+    again, kept = (torch.autograd.grad(out, inputs, grad) for out in outs)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(again, kept))
+
+
 @pytest.mark.parametrize("dtype", [HALF, BFLOAT, FLOAT])
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_against_float64_eager(act: str, dtype: torch.dtype, device: torch.device) -> None:
@@ -169,12 +200,16 @@ def test_c_gets_a_gradient_of_its_shape(
     a, b, bias, _ = operands(cpu)
     c = leaf(cpu, *c_shape)
     grad = torch.randn(5, 6, dtype=DOUBLE)
-    found = torch.autograd.grad(call(act)(a, b, bias, c), (a, c), grad)
+    out = call(act)(a, b, bias, c)
+    found = torch.autograd.grad(out, (a, c), grad)
     for mine, theirs in zip(
         found, torch.autograd.grad(eager(act)(a, b, bias, c), (a, c), grad), strict=True
     ):
         assert mine.shape == theirs.shape
         torch.testing.assert_close(mine, theirs)
+    unread = tk.gemm_bias_act(a, b, bias, act=act, beta=0.0, c=c)
+    (mine,) = torch.autograd.grad(unread, c, grad)
+    assert torch.equal(mine, torch.zeros_like(c))
 
 
 @pytest.mark.parametrize("act", ["none", "relu", "silu"])

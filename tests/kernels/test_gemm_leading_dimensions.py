@@ -31,7 +31,8 @@ def test_they_are_rows(side: str, lead: tuple[int, ...], cpu: torch.device) -> N
     function = SIDES[side]
     a, b, bias = tensors(lead)
     flat = a.reshape(-1, 6) if a.numel() else a.new_empty(0, 6)
-    for c in (None, torch.randn(5), torch.randn(()), torch.randn(*lead, 5), torch.randn(*lead, 1)):
+    shapes = ((5,), (), (*lead[-1:], 5), (*lead, 5), (*lead, 1))
+    for c in (None, *map(torch.randn, shapes)):
         options: dict[str, Any] = {"act": "gelu", "alpha": 0.5}
         rows = dict(options)
         if c is not None:
@@ -52,12 +53,16 @@ def test_they_are_rows(side: str, lead: tuple[int, ...], cpu: torch.device) -> N
 @pytest.mark.parametrize("side", SIDES)
 def test_out_and_errors(side: str, cpu: torch.device) -> None:
     function = SIDES[side]
+    layer = {"triton": triton_kernels, "cuda": cuda_reference}[side].linear_act
     a, b, _ = tensors((2, 3))
     out = torch.full((2, 3, 5), torch.nan)
     assert function(a, b, out=out) is out
     assert torch.equal(out, function(a, b))
+    apart = torch.empty(2, 5, 5)[:, :3]
     with pytest.raises(RuntimeError, match="do not merge into one"):
-        function(a, b, out=torch.empty(2, 5, 5)[:, :3])
+        function(a, b, out=apart)
+    with pytest.raises(RuntimeError, match=r"leading dimensions .*merge"):
+        layer(a, b.t(), act="none", out=apart)
     with pytest.raises(RuntimeError, match="out"):
         function(a, b, out=torch.empty(6, 5))
     with pytest.raises(RuntimeError, match=r"'c' must broadcast to .2, 3, 5."):

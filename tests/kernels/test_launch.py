@@ -139,6 +139,13 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return Kernel()
 
 
+def _act() -> Callable[[Any], Any]:
+    def act(x):  # type: ignore[no-untyped-def]
+        return x
+
+    return act
+
+
 DEVICE = torch.device("cuda", 0)
 CHOSEN = "chosen (3, 1, 1) (1, 2) {'num_warps': 4, 'ACT': 6, 'BLOCK': 5}"
 STARTED = "started (3, 1, 1) (1, 2, 5, 6)"
@@ -151,9 +158,13 @@ def test_triton_chooses_once(kernel: Kernel) -> None:
     assert kernel.log == [CHOSEN, STARTED, STARTED]
 
 
-def test_triton_is_not_asked_again_for_what_it_takes_for_the_same(kernel: Kernel) -> None:
+def test_triton_is_not_asked_again_for_what_it_takes_for_the_same(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = DEVICE
+
     def start(*args: Any, grid: int = 3, **meta: Any) -> str:
-        Launch(kernel, (grid,), **{"num_warps": 4, "ACT": 6, "BLOCK": 5} | meta)(DEVICE, *args)
+        Launch(kernel, (grid,), **{"num_warps": 4, "ACT": 6, "BLOCK": 5} | meta)(device, *args)
         return kernel.log[-1].split()[0]
 
     asked, known = "chosen", "started"
@@ -172,6 +183,11 @@ def test_triton_is_not_asked_again_for_what_it_takes_for_the_same(kernel: Kernel
     assert [start(x, 32, BLOCK=7), start(x, 32, num_warps=8), start(x, 64)] == [asked, asked, known]
     assert [start(x, 0.5), start(x, 1.0), start(x, 1)] == [asked, known, known]
     assert [start(x, object()), start(x, object())] == [asked, asked]
+    first, other = triton.jit(_act()), triton.jit(_act())  # of one name
+    assert [start(x, 32, ACT=each) for each in (first, other, first)] == [asked, asked, known]
+    device = torch.device("cuda", 1)
+    monkeypatch.setattr(_launch, "current_device", lambda: 1)
+    assert [start(x, 32), start(x, 32)] == [asked, known]
     _launch._compiled.clear()
     assert [start(x, 32), start(x, 48)] == [asked, known]
 

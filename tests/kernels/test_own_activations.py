@@ -160,6 +160,16 @@ def test_the_backend_fuses_what_torch_function_computes(
     torch.testing.assert_close(fused(x), model(x))
 
 
+def test_two_values_are_not_an_activation_of_one() -> None:
+    graph.register()
+    torch._dynamo.reset()
+    x, other = torch.randn(4, 8), torch.tensor(0.5)
+    model = Layer(lambda h: h * torch.sigmoid(1.702 * other))
+    assert "quick_gelu" not in str(triton_kernels.explain(model, x, min_score=0))
+    fused = torch.compile(model, backend="triton_kernels", options={"min_score": 0})
+    torch.testing.assert_close(fused(x), model(x))
+
+
 class Module(nn.Module):
     """An activation as a class of its own, which counts its calls."""
 
@@ -262,6 +272,28 @@ def test_to_register_the_same_again_is_no_error() -> None:
         triton_kernels.register_activation(
             "softsign", softsign, wrong_derivative, torch_function=F.softsign
         )
+
+
+def test_a_function_with_another_number_is_another() -> None:
+    """As a cell that is edited and run again makes it; the number is written, or captured."""
+
+    def mine(edited: bool) -> Callable[[Tensor], Tensor]:
+        if edited:
+            return lambda x: 3.0 * x
+        return lambda x: 2.0 * x
+
+    def scaled(by: float) -> Callable[[Tensor], Tensor]:
+        return lambda x: by * x
+
+    register = triton_kernels.register_activation
+    for name, first, same, other in (
+        ("written", mine(False), mine(False), mine(True)),
+        ("captured", scaled(2.0), scaled(2.0), scaled(3.0)),
+    ):
+        for function in (first, same):
+            register(name, softsign, softsign_derivative, torch_function=function)
+        with pytest.raises(ValueError, match=f"the name '{name}' is taken"):
+            register(name, softsign, softsign_derivative, torch_function=other)
 
 
 @pytest.mark.parametrize(

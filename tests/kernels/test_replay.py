@@ -5,6 +5,7 @@ A simulated GPU interprets what Triton's C launcher would start, from the addres
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -214,6 +215,27 @@ def test_what_is_not_alike_runs_by_itself(machine: Machine) -> None:
     with torch.inference_mode():
         assert not again(machine, x, y)
     assert again(machine, x, y)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_replay, "current_device", lambda: 1)
+        assert not again(machine, x, y), "on another device's turn"
+    x, y = x.long(), y.long()
+    found = [again(machine, x, y, alpha=n) for n in (2, 3, -4, 2**40)]
+    assert found == [False, False, True, False], "the last one takes 64 bits"
+
+
+def test_a_tensor_that_is_new_beside_the_others_runs_by_itself(machine: Machine) -> None:
+    x, weight, bias = matrix(), matrix(8, 16), matrix(8)
+    for _ in range(3):
+        tk.linear_act(x, weight, act="relu")
+    out = tk.linear_act(x, weight, bias, act="relu")
+    torch.testing.assert_close(out, torch.relu(x @ weight.t() + bias), atol=1e-4, rtol=1e-4)
+
+
+def test_one_tensor_twice_is_no_example_of_two(machine: Machine) -> None:
+    x, y = matrix(), matrix()
+    for _ in range(3):
+        tk.add(x, x)
+    assert not again(machine, x, y)
 
 
 def test_an_op_that_calls_others_is_not_replayed_in_part(machine: Machine) -> None:
@@ -266,9 +288,10 @@ def test_zeros_of_both_signs(machine: Machine) -> None:
     a, b, c = torch.zeros(4, 4), torch.zeros(4, 4), torch.zeros(4, 4)
     for beta in (0.5, 0.5, 0.5, -0.0, 0.0):
         tk.gemm_bias_act(a, b, alpha=1.0, c=c, beta=beta)
-    for alpha in (0.0, 0.0, 0.0, -0.0):
-        out = tk.gemm_bias_act(a, b + 1, alpha=alpha, c=c - 0.0, beta=1.0)
+    for alpha in (0.0, 0.0, 0.0, -0.0, 0.0):
+        out = tk.gemm_bias_act(a + 1, b + 1, alpha=alpha)
         assert torch.equal(out, torch.zeros(4, 4))
+        assert bool((out.signbit() == (math.copysign(1, alpha) < 0)).all()), alpha
 
 
 class Mode(torch.utils._python_dispatch.TorchDispatchMode):

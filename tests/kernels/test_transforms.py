@@ -183,16 +183,16 @@ def test_func_grad_and_vmap(name: str, device: torch.device) -> None:
     """Per-example gradients are those of a loop."""
     sample = SAMPLES[name]
     batch = [
-        torch.stack([leaf(s, device).detach() + i for i in range(3)], 1) for s in sample.shapes
+        torch.stack([leaf(s, device).detach() + i for i in range(3)], -1) for s in sample.shapes
     ]
     numbers = tuple(range(len(batch)))
 
     def loss(*inputs: Tensor) -> Tensor:
         return sample.ours(*inputs).square().sum()
 
-    found = torch.func.vmap(torch.func.grad(loss, numbers), in_dims=1)(*batch)
+    found = torch.func.vmap(torch.func.grad(loss, numbers), in_dims=-1)(*batch)
     for i in range(3):
-        inputs = [t[:, i].detach().requires_grad_() for t in batch]
+        inputs = [t[..., i].detach().requires_grad_() for t in batch]
         right = torch.autograd.grad(sample.eager(*inputs).square().sum(), inputs)
         for mine, theirs in zip(found, right):
             torch.testing.assert_close(mine[i], theirs, rtol=1e-13, atol=1e-13)

@@ -228,6 +228,21 @@ LEFT: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
+def test_a_cast_to_the_other_16_bits_is_left(cpu: torch.device) -> None:
+    module = of_linear(lambda h: F.mish(h.bfloat16()).half()).half()
+    x, y = inputs(cpu, torch.float16)
+    fused = tk.fuse(module, min_score=0)
+    assert torch.equal(fused(x, y), module(x, y))
+    assert not PRODUCTS & {kernel for kernel, _ in kernels(fused.plan)}, fused.plan
+
+
+def test_a_detached_activation_needs_no_gradient(cpu: torch.device) -> None:
+    module, (x, y) = of_linear(lambda h: torch.sin(h.detach())), inputs(cpu)
+    fused = tk.fuse(module, min_score=0)
+    torch.testing.assert_close(fused(x, y), module(x, y))
+    assert not fused(x, y).requires_grad
+
+
 @pytest.mark.parametrize("name", LEFT)
 def test_left(name: str, cpu: torch.device) -> None:
     function, reason = LEFT[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
@@ -59,6 +60,24 @@ def test_fuse_plans_for_each_kind_of_call(cpu: torch.device) -> None:
     fused.float()
     assert (fused(x) == 0).any()  # dropout
     assert block.training
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_interpreted_and_not_have_plans_of_their_own(first: bool) -> None:
+    """On the CPU the kernels run interpreted, and only then; no guard of torch.compile sees it."""
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    fused, x = tk.fuse(module, min_score=0), torch.randn(3, 8)
+    for interpreted in (first, not first, first):
+        with tk.interpret() if interpreted else contextlib.nullcontext():
+            torch.testing.assert_close(fused(x), module(x))
+        assert bool(fused.plan.steps) == interpreted
+    block = Block().eval()
+    right = block(x)
+    with tk.interpret():
+        assert tk.replace_modules(block, min_score=0).replaced
+    for interpreted in (first, not first, first):
+        with tk.interpret() if interpreted else contextlib.nullcontext():
+            torch.testing.assert_close(block(x), right)
 
 
 def test_fuse_shares_state(cpu: torch.device) -> None:

@@ -166,6 +166,8 @@ def test_halves_of_one_weight_are_one_product(
     assert shapes(weight[:5], weight[5:10]) == [(5, 8), (5, 8)]
     assert shapes(weight[:6], weight[6:].roll(1, 0)) == two
     assert shapes(*torch.randn(12, 16)[:, ::2].chunk(2)) == two
+    gate, up = weight.chunk(2)
+    assert shapes(gate, up.requires_grad_()) == two  # whose gradient would be lost
     weight.requires_grad_()
     assert shapes(*weight.chunk(2)) == two
     with torch.no_grad():

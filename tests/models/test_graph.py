@@ -109,6 +109,12 @@ def setitem_between(m: Apply, x: Tensor, y: Tensor) -> Tensor:
     return F.relu(product)
 
 
+def out_between(m: Apply, x: Tensor, y: Tensor) -> Tensor:
+    product = F.linear(x, m.w)
+    torch.mul(y, 2, out=x)
+    return F.relu(product)
+
+
 def relu_in_place(m: Apply, x: Tensor, y: Tensor) -> Tensor:
     return x.relu_() * 0.5
 
@@ -144,6 +150,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "relu used twice": (lambda m, x, y: (lambda r: r * 2 - r)(torch.relu(x)), "relu has 2 users"),
     "mutated between": (mutated_between, "between its nodes may overwrite an operand"),
     "setitem between": (setitem_between, "between its nodes may overwrite an operand"),
+    "out= between": (out_between, "between its nodes may overwrite an operand"),
     "residual mutated": (residual_mutated, "between its nodes may overwrite an operand"),
     "relu in place": (relu_in_place, "in place"),
     "add in place": (add_in_place, "in place"),
@@ -194,6 +201,13 @@ def test_residual_after_an_activation_is_no_epilogue(cpu: torch.device) -> None:
     close = torch.testing.assert_close
     close(fused(*inputs(cpu)), module(*inputs(cpu)), rtol=1e-5, atol=1e-5)
     assert kernels(fused.plan) == [(GELU, "gelu")]
+
+
+def test_a_division_that_rounds_is_no_factor(cpu: torch.device) -> None:
+    module, (x, y) = Apply(lambda m, x, y: (F.relu(x) / 3, F.relu(y) / 4)), inputs(cpu)
+    fused = tk.fuse(module, min_score=0)
+    torch.testing.assert_close(fused(x, y), module(x, y), rtol=0, atol=0)
+    assert kernels(fused.plan) == [("relu_scale", "none")], fused.plan
 
 
 def test_inductor_compiles_the_rest(device: torch.device) -> None:

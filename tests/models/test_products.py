@@ -97,6 +97,10 @@ LEFT: dict[str, Callable[..., Any]] = {
     "einsum transposed": lambda m, x, y: F.relu(torch.einsum("bsk,nk->bns", x, m.v)),
     "einsum of a diagonal": lambda m, x, y: F.relu(torch.einsum("bsk,kk->bsk", x, m.w)),
     "einsum without a result": lambda m, x, y: F.relu(torch.einsum("bsk,nk", x, m.v)),
+    "tensordot of columns": lambda m, x, y: F.relu(
+        torch.tensordot(x[:, :1].expand(2, 8, 8), m.w, ([1], [0]))
+    ),
+    "inner of batches": lambda m, x, y: F.relu(torch.inner(x[:1], y[:1])),
     "channels apart": lambda m, x, y: F.relu(
         F.conv2d(images(x).contiguous(), m.v[:, :, None, None])
     ),

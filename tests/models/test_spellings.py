@@ -251,6 +251,24 @@ def test_a_sum_that_lies_turned_is_left(cpu: torch.device) -> None:
     assert "does not lie in rows" in str(fused.plan)
 
 
+def test_a_move_to_another_device_stays(cpu: torch.device) -> None:
+    module = Apply(lambda m, x, y: F.relu(F.linear(x, m.w).to("meta")))
+    assert tk.fuse(module, min_score=0)(*inputs(cpu)).is_meta
+
+
+def test_constants_of_few_digits_are_another_function(cpu: torch.device) -> None:
+    """Also in bfloat16, which tells few constants apart."""
+
+    def nearly(h: Tensor) -> Tensor:
+        return 0.5 * h * (1.0 + torch.tanh(0.7979 * (h + 0.0447 * h**3)))
+
+    module = Apply(lambda m, x, y: nearly(F.linear(x, m.w, m.b))).bfloat16()
+    fused = tk.fuse(module, min_score=0)
+    fused(*inputs(cpu, torch.bfloat16))
+    ((_, act),) = kernels(fused.plan)
+    assert "0.7979" in act
+
+
 @pytest.mark.usefixtures("no_grad")
 def test_clamp_is_relu_where_nobody_wants_the_gradient(cpu: torch.device) -> None:
     module, (x, y) = Apply(lambda m, x, y: F.linear(x, m.w).clamp(min=0)), inputs(cpu)

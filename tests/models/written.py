@@ -50,11 +50,19 @@ FUSED: dict[str, tuple[Callable[..., Any], list[tuple[str, str]]]] = {
     "sigmoid": (lambda m, x, y: torch.sigmoid(F.linear(x, m.w)), [(LINEAR, "sigmoid")]),
     "tanh": (lambda m, x, y: F.linear(x, m.w).tanh(), [(LINEAR, "tanh")]),
     "leaky": (lambda m, x, y: F.leaky_relu(F.linear(x, m.w)), [(LINEAR, "leaky_relu")]),
+    "leaky, nearly": (
+        lambda m, x, y: F.leaky_relu(F.linear(x, m.w), 0.0101),
+        [(LINEAR, "leaky_relu(x, 0.0101)")],
+    ),
     "matmul": (lambda m, x, y: torch.relu(x @ m.w), [(BIAS_ACT, "relu")]),
     "matmul bias": (lambda m, x, y: torch.matmul(x, m.v.t()) + m.b[:6], [(BIAS_ACT, "none")]),
     "x @ w.T + b": (lambda m, x, y: F.gelu(x @ m.w.t() + m.b), [(BIAS_ACT, "gelu")]),
     "b + mm": (lambda m, x, y: m.b + torch.mm(x[0], m.w), [(BIAS_ACT, "none")]),
     "addmm bias": (lambda m, x, y: F.relu(torch.addmm(m.b, x[0], m.w)), [(BIAS_ACT, "relu")]),
+    "addmm scaled bias": (
+        lambda m, x, y: F.relu(torch.addmm(m.b, x[0], m.w, beta=0.5)),
+        [(BIAS_ACT, "relu")],
+    ),
     "addmm": (
         lambda m, x, y: torch.addmm(y[0], x[0], m.w, beta=0.5, alpha=2).relu(),
         [(BIAS_ACT, "relu")],
