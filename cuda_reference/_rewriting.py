@@ -33,6 +33,7 @@ _STAND_INS = (
     (re.compile(r"(torch|ATen|c10|THC|pybind11|Python\.h)\b.*"), "torch_on_cpu.h"),
     (re.compile(r"cooperative_groups(\.h|/(reduce|scan)\.h)"), "cuda_on_cpu_groups.h"),
     (re.compile(r"cub/(cub|(block|warp|device|util|thread)\w*(/\w+)?)\.cuh"), "cuda_on_cpu_cub.h"),
+    (re.compile(r"thrust/(tuple|pair|swap)\.h"), "cuda_on_cpu_thrust.h"),
     (re.compile(r"cuda(_runtime|_runtime_api|_pipeline\w*|)\.h|mma\.h"), "crosscheck.cuh"),
     (re.compile(r"device_(launch_parameters|functions)\.h"), "crosscheck.cuh"),
 )
@@ -173,6 +174,8 @@ def _edits(text: str, file: str, stream: list[Token], in_macro: bool) -> Iterato
                 yield from _casts(stream, at)
         elif token.text in ("cudaLaunchKernel", "cudaLaunchCooperativeKernel"):
             yield from _kernel_as_address(stream, at)
+        elif token.text == "__noinline__" and stream[at - 1].text != "(":  # in __attribute__((…))
+            yield _Edit(token.start, token.end, "__attribute__((noinline))")
         elif token.text in ("asm", "__asm__", "__asm"):
             yield from _assembly(text, stream, at)
         elif token.text == ";" and all(scopes) and not in_macro:

@@ -30,6 +30,8 @@ template <class Key, class Item>
 struct KeyValuePair {
   Key key;
   Item value;
+  KeyValuePair() = default;
+  KeyValuePair(const Key& of, const Item& is) : key(of), value(is) {}
 };
 struct ArgMax {  // of equal ones the first
   template <class T> T operator()(const T& a, const T& b) const {

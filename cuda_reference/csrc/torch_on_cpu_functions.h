@@ -79,10 +79,6 @@ inline Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias =
   const Tensor product = x.matmul(weight.transpose(-2, -1));
   return bias.defined() ? product.add(bias) : product;
 }
-inline Tensor& mm_out(Tensor& out, const Tensor& a, const Tensor& b) {
-  out.copy_(a.mm(b));
-  return out;
-}
 
 // ---- Checks of arguments, with their names and places --------------------------------------------------------
 

@@ -197,6 +197,8 @@ class Tensor {
   CROSSCHECK_RESHAPING(CROSSCHECK_METHOD)
 #undef CROSSCHECK_METHOD
   const Tensor& resize_(IntArrayRef sizes) const;
+  // For functions with an out: it gets the result's shape and values.
+  const Tensor& become(const Tensor& result) const;
   Tensor to(const TensorOptions& options) const;
   template <class... Argument> std::tuple<Tensor, Tensor> sort(const Argument&... arguments) const;
   template <class... Argument> std::tuple<Tensor, Tensor> topk(const Argument&... arguments) const;
@@ -344,6 +346,10 @@ namespace at {
   template <class... Argument>                                     \
   Tensor name(const Tensor& t, const Argument&... arguments) {     \
     return t.name(arguments...);                                   \
+  }                                                                \
+  template <class... Argument>                                     \
+  const Tensor& name##_out(const Tensor& out, const Tensor& t, const Argument&... arguments) { \
+    return out.become(t.name(arguments...));                       \
   }
 CROSSCHECK_METHODS(CROSSCHECK_METHOD)
 CROSSCHECK_METHODS_(CROSSCHECK_FUNCTION)
@@ -363,6 +369,12 @@ CROSSCHECK_RESHAPING(CROSSCHECK_METHOD)
 #undef CROSSCHECK_RESHAPING
 inline const Tensor& Tensor::resize_(IntArrayRef sizes) const {
   *raw_ = crosscheck_torch::tensor_of(crosscheck_torch::ask("resize_", *this, sizes)).raw();
+  return *this;
+}
+
+inline const Tensor& Tensor::become(const Tensor& result) const {
+  if (sizes() != result.sizes()) resize_(result.sizes());
+  copy_(result);
   return *this;
 }
 

@@ -123,7 +123,7 @@ __global__ void argmax_kernel(const float* x, int* at, float* sums, int n) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   Pair best{0, -INFINITY};
   for (int i = lane; i < n; i += 32)
-    best = cub::ArgMax()(best, Pair{i, x[warp * n + i]});
+    best = cub::ArgMax()(best, Pair(i, x[warp * n + i]));
   best = cub::WarpReduce<Pair>(storage[warp]).Reduce(best, cub::ArgMax());
   if (lane == 0) at[warp] = best.key;
   float sum = lane < n ? x[warp * n + lane] : 0;

@@ -125,6 +125,19 @@ def test_functions_as_torchs_cpp_has_them() -> None:
 
 
 SHAPES = """
+#include <thrust/tuple.h>
+__global__ void ends_kernel(const float* x, float* out, int n) {
+  float low, high;
+  thrust::tie(low, high) = thrust::make_tuple(x[0], x[n - 1]);
+  out[0] = thrust::get<1>(thrust::tuple<float, float>(high, low));
+}
+// The sizes of a pair and a tuple of Python's, and sums written to a tensor of another shape.
+at::Tensor ends(at::Tensor x, std::tuple<int, double> both, std::pair<int64_t, int64_t> sizes) {
+  auto out = at::empty({0}, x.options()), first = at::empty({1}, x.options());
+  at::cumsum_out(out, x.view({sizes.first, sizes.second}), std::get<0>(both));
+  ends_kernel<<<1, 1>>>(x.data_ptr<float>(), first.data_ptr<float>(), x.numel());
+  return out * std::get<1>(both) + first;
+}
 std::vector<at::Tensor> shapes(at::Tensor x, at::Tensor y) {
   TORCH_CHECK(DeviceTypeName(x.device().type(), true) == "cuda" && x.device().type() != at::kMPS);
   static_assert(int8_t(at::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES) > int8_t(at::kCUDA), "");
@@ -149,8 +162,12 @@ std::vector<at::Tensor> shapes(at::Tensor x, at::Tensor y) {
 
 
 def test_a_tensor_of_another_shape_and_checks_of_arguments() -> None:
-    module = load_inline("shapes", cuda_sources=SHAPES, functions=["shapes"])
+    module = load_inline("shapes", cuda_sources=SHAPES, functions=["shapes", "ends"])
     x = torch.randn(5, 4)
+    ends = module.ends(x, (1, 0.5), (2, 10))
+    torch.testing.assert_close(ends, x.view(2, 10).cumsum(1) * 0.5 + x[0, 0])
+    with pytest.raises(TypeError, match=r"Tuple\[int,float\]\) must be a tuple of 2"):
+        module.ends(x, (1, 2.0, 3), (2, 10))
     z, empty, more = module.shapes(x, x)
     torch.testing.assert_close(z, (x.t()[..., None] + 1) ** 2)
     assert torch.equal(empty, torch.full((2, 3), 7.0))

@@ -154,6 +154,13 @@ def test_a_launch_with_blanks_is_one_and_a_warning() -> None:
     assert rewritten("bool b = x < y, c = 1 << 2 < 3;", "x.cu") == "bool b = x < y, c = 1 << 2 < 3;"
 
 
+def test_noinline_is_a_keyword_of_cudas() -> None:
+    """A macro would change libstdc++'s own attributes."""
+    written = "__device__ __noinline__ int f(); __attribute__((__noinline__)) int g();"
+    noinline = "__attribute__((noinline))"
+    assert rewritten(written, "x.cu") == written.replace("__noinline__", noinline, 1)
+
+
 def test_directives_may_be_indented() -> None:
     written = "void f() {\n  #pragma unroll\n  #define GO k<<<1, 2>>>\n  GO(x);\n}\n"
     assert "  #define GO CUDA_ON_CPU_LAUNCH((k), (1, 2))\n" in rewritten(written, "x.cu")
