@@ -39,10 +39,11 @@ def declarations(text: str) -> str:
     if it uses nothing."""
     lines = []
     for name, called in _used(text).items():
-        kind = "FUNCTION" if called else "TYPE"
-        if _NO_WORK.fullmatch(name) and called:
+        function = called or not _no_function(name)
+        kind = "FUNCTION" if function else "TYPE"
+        if _NO_WORK.fullmatch(name) and function:
             kind = "SETTING"
-        elif name.endswith("String") and called:
+        elif name.endswith("String") and function:
             kind = "TEXT"
         elif name.isupper():
             kind = "SUCCESS" if name.endswith("_SUCCESS") else "CONSTANT"
@@ -64,9 +65,14 @@ def first_call(text: str) -> tuple[str, int] | None:
     return next(((t.text, t.start) for t in _tokens(text) if t.text in called), None)
 
 
+def _no_function(name: str) -> bool:
+    """Whether it is a type by its ending, or a constant by its capitals."""
+    return name.endswith("_t") or name.isupper() or name == "cufftHandle"
+
+
 def _used(text: str) -> dict[str, bool]:
-    """Name → whether it is called. A name that is neither called, nor a type by its ending, nor a
-    constant by its capitals is the source's own, as is one that the source defines."""
+    """Name → whether it is called. A name that is neither called, nor another name for a macro, nor
+    a type or constant is the source's own, as is one that the source defines."""
     used: dict[str, bool] = {}
     own = set()
     stream = _tokens(text)
@@ -76,7 +82,7 @@ def _used(text: str) -> dict[str, bool]:
             continue
         if (at and stream[at - 1].text in _OWN) or (after == "(" and _defined(stream, at + 1)):
             own.add(name)
-        elif after == "(" or name.endswith("_t") or name.isupper() or name == "cufftHandle":
+        elif after == "(" or _no_function(name) or (at > 1 and stream[at - 2].text == "define"):
             used[name] = used.get(name, False) or after == "("
     return {name: called for name, called in used.items() if name not in own}
 

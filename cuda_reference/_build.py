@@ -336,6 +336,14 @@ def _demangled(symbol: str) -> str:
     return name.decode() if name else symbol
 
 
+def undefined(library: ctypes.CDLL) -> list[str]:
+    """The functions that a library calls and nobody defines. Their addresses are 0."""
+    command = ["nm", "--dynamic", "--demangle", "--undefined-only", library._name]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    weak = (line.strip().partition("w ")[2] for line in said.splitlines())
+    return sorted(name for name in weak if name and not name.startswith("_"))
+
+
 @functools.cache
 def _load(stem: str, target: Target, csrc: Path, more: tuple[str, ...]) -> ctypes.CDLL:
     path = build([stem], target, csrc=csrc, more=more)[stem]

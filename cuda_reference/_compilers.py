@@ -35,7 +35,8 @@ _HOST_FLAGS = (
 # The compiler inserts calls for misaligned accesses, which a GPU refuses. The handlers are in
 # csrc/cuda_on_cpu_memory.h instead of libubsan, which would be among the default libraries.
 _OPTIMISE_FLAGS = ("-O1", "-fsanitize=alignment", "-DCUDA_ON_CPU_ALIGNMENT", "-nodefaultlibs")
-_DEBUG_FLAGS = ("-O1", "-g1", "-fno-omit-frame-pointer")  # for sanitizers; lines are enough
+# For sanitizers; lines are enough. addr2line takes DWARF 5's first file for the one before it.
+_DEBUG_FLAGS = ("-O1", "-gdwarf-4", "-g1", "-fno-omit-frame-pointer")
 _SANITIZER_FLAGS = {
     "address": ("-fsanitize=address,alignment", "-fno-sanitize-recover=all"),
     "thread": ("-fsanitize=thread",),

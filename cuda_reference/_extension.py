@@ -283,14 +283,18 @@ class Call(OnHost):
         self._copies: list[Tensor] = []
 
     def failure(self, library: ctypes.CDLL, status: int, values: Sequence[Any]) -> RuntimeError:
-        """The error for a launch that failed. A function of a source that was left out is at
-        address 0."""
+        """The error for a launch that failed. A function that no source defines is at address 0."""
         error = super().failure(library, status, values)
-        left_out = self._module._host_sources.left_out
-        if left_out and "crashed outside of its kernels" in str(error):
-            why = "perhaps in a call of a function of a source that was left out"
-            return RuntimeError(f"{error}, {why}: {'; '.join(left_out)}")
-        return error
+        if "crashed outside of its kernels" not in str(error):
+            return error
+        if left_out := self._module._host_sources.left_out:
+            why = f"a function of a source that was left out: {'; '.join(left_out)}"
+        elif lost := _build.undefined(library):
+            more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+            why = f"a function that none of its sources defines: {', '.join(lost[:3])}{more}"
+        else:
+            return error
+        return RuntimeError(f"{error}, perhaps in a call of {why}")
 
     def bound(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """The arguments in order, completed by defaults, with lists flattened.

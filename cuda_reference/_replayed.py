@@ -169,7 +169,8 @@ def _place(
         yield f"  {role} by {who}"
         return
     named = "" if "call_body" in frames[-1].function else frames[-1].function
-    kernel = re.sub(r"^(?:\w+ )*(?=\w+[<(])|[<(].*", "", named)
+    named = named.replace("(anonymous namespace)::", "")
+    kernel = re.sub(r"^(?:\w+ )*(?=[\w:]+[<(])|[<(].*", "", named)
     file = Path(frames[0].file).name
     code = files[file].splitlines()[frames[0].line - 1 : frames[0].line]
     yield f"  {role} by {f'kernel {kernel}, ' if kernel else ''}{who}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from cuda_reference import _absent
@@ -31,14 +32,15 @@ _FOREIGN = {
 _STAND_INS = (
     (re.compile(r"(torch|ATen|c10|THC|pybind11|Python\.h)\b.*"), "torch_on_cpu.h"),
     (re.compile(r"cooperative_groups(\.h|/(reduce|scan)\.h)"), "cuda_on_cpu_groups.h"),
-    (re.compile(r"cub/(cub|(block|warp|util|thread)\w*(/\w+)?)\.cuh"), "cuda_on_cpu_cub.h"),
+    (re.compile(r"cub/(cub|(block|warp|device|util|thread)\w*(/\w+)?)\.cuh"), "cuda_on_cpu_cub.h"),
+    (re.compile(r"thrust/(tuple|pair|swap)\.h"), "cuda_on_cpu_thrust.h"),
     (re.compile(r"cuda(_runtime|_runtime_api|_pipeline\w*|)\.h|mma\.h"), "crosscheck.cuh"),
     (re.compile(r"device_(launch_parameters|functions)\.h"), "crosscheck.cuh"),
 )
-# The names of CUB that csrc/cuda_on_cpu_cub.h has.
+# The names of CUB that csrc/cuda_on_cpu_cub.h and cuda_on_cpu_cub_device.h have.
 _CUB = re.compile(
     r"Sum|Max|Min|Arg(Max|Min)|KeyValuePair|(Block|Warp)(Reduce|Scan)|Block(Load|Store)|BLOCK_\w+"
-    r"|Block(Reduce|Scan|Load|Store)Algorithm"
+    r"|Block(Reduce|Scan|Load|Store)Algorithm|DoubleBuffer|Device(Scan|Reduce|RadixSort|Select)"
 )
 # The name of a library of operators in TORCH_LIBRARY, and in torch::RegisterOperators.
 _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\(\s*(\w+)")
@@ -47,7 +49,9 @@ _OP = re.compile(r"\(\s*\"(\w+)::")
 _INCLUDE = re.compile(r"\s*#\s*include\s*(?:<([^>]+)>|\"([^\"]+)\")")
 _DEFINE = re.compile(r"\s*#\s*define\s+\w+(\([^)]*\))?")
 _QUALIFIERS = ("__shared__", "static", "extern", "volatile", "const", "__restrict__", "inline")
-_NO_WEAK = {"=", "using", "typedef", "template", "friend", "static", "inline"}
+_NO_WEAK = {"=", "using", "typedef", "template", "friend", "static", "inline", "constexpr"}
+_NO_WEAK |= {"__device__", "__global__", "__forceinline__", "__inline__", "operator"}
+_DECLARES = {"float", "double", "int", "void", "bool", "char", "half", "__half"}
 _ALIGNED = ("alignas", "__align__", "__attribute__", "__builtin_align__")
 
 
@@ -154,6 +158,7 @@ def _without_form(text: str, file: str, at: int, name: str, what: str) -> str:
 
 
 def _edits(text: str, file: str, stream: list[Token], in_macro: bool) -> Iterator[_Edit]:
+    bound = _bound(stream)
     scopes: list[bool] = []  # for each open brace, whether it is that of a namespace
     for at, token in enumerate(stream):
         if token.text == "{":
@@ -169,10 +174,12 @@ def _edits(text: str, file: str, stream: list[Token], in_macro: bool) -> Iterato
                 yield from _casts(stream, at)
         elif token.text in ("cudaLaunchKernel", "cudaLaunchCooperativeKernel"):
             yield from _kernel_as_address(stream, at)
+        elif token.text == "__noinline__" and stream[at - 1].text != "(":  # in __attribute__((…))
+            yield _Edit(token.start, token.end, "__attribute__((noinline))")
         elif token.text in ("asm", "__asm__", "__asm"):
             yield from _assembly(text, stream, at)
         elif token.text == ";" and all(scopes) and not in_macro:
-            yield from _prototype(stream, at)
+            yield from _prototype(stream, at, bound)
 
 
 def _namespace(stream: list[Token], brace: int) -> bool:
@@ -189,9 +196,10 @@ def _three(stream: list[Token], at: int) -> bool:
     return [t.text for t in stream[at : at + 3]] == [stream[at].text] * 3
 
 
-def _close_together(stream: list[Token], at: int) -> bool:
-    """Whether there are no blanks between the three symbols at this index."""
-    return stream[at + 2].end == stream[at].start + 3
+def _two_together(stream: list[Token], at: int) -> bool:
+    """Whether there is no blank between the first two of the three symbols at this index. nvcc
+    reads << < and >> > as <<< and >>>, but not < <<."""
+    return stream[at + 1].start == stream[at].end
 
 
 # ---- kernel<<<…>>>(…) ---------------------------------------------------------
@@ -199,23 +207,23 @@ def _close_together(stream: list[Token], at: int) -> bool:
 
 def _launch(text: str, file: str, stream: list[Token], at: int) -> Iterator[_Edit]:
     begin = stream[_callee(stream, at - 1)].start
-    apart = not _close_together(stream, at)  # formatters without CUDA support insert blanks
-    if apart:
-        warnings.warn(
-            f"{file}:{_line(text, stream[at].start)}: nvcc refuses a <<< with blanks in it; on the "
-            "CPU it counts as one",
-            stacklevel=2,
-        )
+    apart = not _two_together(stream, at)  # formatters without CUDA support insert blanks
     depth, end = 0, at + 3
     while end < len(stream):
         symbol = stream[end].text
         depth += (symbol in ("(", "[", "{")) - (symbol in (")", "]", "}"))
         three = depth == 0 and symbol == ">" and _three(stream, end)
-        if three and (apart or _close_together(stream, end)):
+        if three and (apart or _two_together(stream, end)):
             break
         end += 1
     else:
         raise Unsupported(f"{file}:{_line(text, begin)}: a <<< that no >>> closes")
+    if apart:
+        warnings.warn(
+            f"{file}:{_line(text, stream[at].start)}: nvcc refuses < << with a blank there; on the "
+            "CPU it counts as <<<",
+            stacklevel=2,
+        )
     kernel = text[begin : stream[at - 1].end]
     between = text[stream[at - 1].end : stream[at].start]
     yield _Edit(begin, stream[at + 2].end, f"CUDA_ON_CPU_LAUNCH(({kernel}){between}, (")
@@ -420,9 +428,15 @@ def _assembly(text: str, stream: list[Token], at: int) -> Iterator[_Edit]:
 # ---- Functions of other sources -------------------------------------------------
 
 
-def _prototype(stream: list[Token], end: int) -> Iterator[_Edit]:
-    """Make a declared function of tensors, or one that takes a stream, weak: its definition may be
-    missing, which is an error only when it is called."""
+def _bound(stream: list[Token]) -> set[str]:
+    """The functions given to Python by m.def("name", &function)."""
+    four = zip(stream, stream[1:], stream[2:], stream[3:])
+    return {d.text for a, b, c, d in four if a.kind == "text" and b.text == "," and c.text == "&"}
+
+
+def _prototype(stream: list[Token], end: int, bound: set[str]) -> Iterator[_Edit]:
+    """Make a declared function of the host weak: its definition may be missing, which is an error
+    only when it is called."""
     if not end or stream[end - 1].text != ")":
         return
     begin = open_ = opening(stream, end - 1)
@@ -430,7 +444,14 @@ def _prototype(stream: list[Token], end: int) -> Iterator[_Edit]:
         begin -= 1
     if stream[begin].text == "template" and stream[begin + 1].text == "<":
         begin = _closing_angle(stream, begin + 1) + 1
-    head, words = stream[begin:open_], {token.text for token in stream[begin:end]}
-    hosts = words & {"Tensor", "cudaStream_t"}
-    if len(head) >= 2 and head[-1].kind == "name" and hosts and not words & _NO_WEAK:
+    if stream[begin].text == "extern" and stream[begin + 1].kind == "text":
+        begin += 2
+    head, parameters = stream[begin:open_], stream[open_ + 1 : end - 1]
+    if len(head) < 2 or head[-1].kind != "name" or _NO_WEAK & {token.text for token in head}:
+        return
+    # Two names side by side are a parameter, as in "int n". Else it may be a variable's value.
+    function = any(a.kind == b.kind == "name" for a, b in pairwise(parameters))
+    function |= any(token.text in _DECLARES for token in parameters[:1])
+    tensors = {"Tensor", "cudaStream_t"} & {token.text for token in (*head, *parameters)}
+    if function or tensors or head[-1].text in bound:
         yield _Edit(stream[begin].start, stream[begin].start, "__attribute__((weak)) ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -157,6 +158,16 @@ def span(name: str, t: Tensor) -> Given:
     return Given(name, plain, True, view)
 
 
+def _resized(t: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The first elements of ``t`` in another shape; with NaN behind them if that has more."""
+    flat, count = t.reshape(-1), math.prod(sizes)
+    if count > t.numel():
+        more = torch.empty(count - t.numel(), dtype=t.dtype)
+        more.view(torch.uint8).fill_(0xFF)
+        flat = torch.cat([flat, more])
+    return flat[:count].view(sizes)
+
+
 def _storage(t: Tensor) -> int:
     return t.untyped_storage().data_ptr()
 
@@ -287,14 +298,30 @@ class Session:
         try:
             received = [self.received(arguments[i]) for i in range(count)]
             on_cpu = self._device(received)
+            what = name.decode()
+            if what == "resize_" and not received[0].numel():
+                what, received = "empty", [received[1], received[0].dtype]
             with torch.no_grad():
-                made = self._made(name.decode(), received)
-            held = self._held(name.decode(), made, on_cpu)
+                made = self._made(what, received)
+                if what in ("zero_", "fill_", "copy_", "index_put_"):
+                    self._stored(made)
+            held = self._held(what, made, on_cpu)
             result[0] = self._sent(held)
         except BaseException as error:  # noqa: BLE001 -- it must not propagate through C++
             self._raised = error
             return 1
         return 0
+
+    def _stored(self, t: Tensor) -> None:
+        """Tell a watching runtime that torch stored to all elements of a tensor."""
+        if not hasattr(self._library, "crosscheck_stored"):
+            return
+        if t.is_contiguous():
+            address, size = ctypes.c_uint64(t.data_ptr()), ctypes.c_uint64(t.nbytes)
+            self._library.crosscheck_stored(address, size)
+        else:
+            for part in t.unbind():
+                self._stored(part)
 
     def _device(self, received: list[Any]) -> bool:
         """Whether the result claims to be on the CPU. Others claim to be on the GPU."""
@@ -315,6 +342,8 @@ class Session:
         if name == "slice":
             dim, *bounds = plain[1:]
             return plain[0][(slice(None),) * dim + (slice(*bounds),)]
+        if name == "resize_":
+            return _resized(*plain)
         if name in ("index", "index_put_"):
             at = tuple(_INDEX.get(type(x), lambda x: x)(x) for x in plain[1])
             if name == "index":

@@ -1,7 +1,8 @@
-// cuda_on_cpu_cub.h: what CUB has for the threads of a block or a warp: reductions, scans, loads and stores in blocks.
-// Included where a source includes cub. Sums run in the order in which a GPU makes them. Without a barrier before it is
-// used again, temporary storage is a race here, too. Storages are laid one behind another in memory of a kernel's own, so
-// that even an empty one has a size and an alignment.
+// cuda_on_cpu_cub.h: what CUB has for the threads of a block or a warp: reductions, scans, loads and stores in blocks;
+// cuda_on_cpu_cub_device.h has what it does with whole arrays. Included where a source includes cub. Sums run in the
+// order in which a GPU makes them. Without a barrier before it is used again, temporary storage is a race here, too.
+// Storages are laid one behind another in memory of a kernel's own, so that even an empty one has a size and an
+// alignment.
 #pragma once
 
 #include "crosscheck.cuh"
@@ -29,6 +30,8 @@ template <class Key, class Item>
 struct KeyValuePair {
   Key key;
   Item value;
+  KeyValuePair() = default;
+  KeyValuePair(const Key& of, const Item& is) : key(of), value(is) {}
 };
 struct ArgMax {  // of equal ones the first
   template <class T> T operator()(const T& a, const T& b) const {
@@ -344,3 +347,5 @@ class WarpScan {
 
 #undef CUB_LINE
 }  // namespace cub
+
+#include "cuda_on_cpu_cub_device.h"

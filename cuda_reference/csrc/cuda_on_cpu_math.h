@@ -23,10 +23,10 @@ inline unsigned long long ullmax(unsigned long long a, unsigned long long b) { r
 
 // A template, because sources that also compile for the CPU define this one themselves.
 template <class T> float rsqrtf(T x) { return 1.0f / std::sqrt(static_cast<float>(x)); }
-template <class T> auto rsqrt(T x) {
-  using Wide = std::conditional_t<std::is_same<T, float>::value, float, double>;
-  return Wide(1) / std::sqrt(static_cast<Wide>(x));
-}
+// No templates, as in CUDA, so that they go before a source's own template.
+inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+inline float rsqrt(float x) { return 1.0f / std::sqrt(x); }
+template <class T, class = std::enable_if_t<std::is_integral<T>::value>> double rsqrt(T x) { return rsqrt(double(x)); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __exp10f(float x) { return std::pow(10.0f, x); }
 inline float __logf(float x) { return std::log(x); }

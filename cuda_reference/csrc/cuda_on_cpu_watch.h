@@ -283,9 +283,22 @@ CUDA_ON_CPU_HOOK inline void note_global(WatchedMemory& memory, uint64_t address
 
 enum class Touch { READ, WRITE, ATOMIC };
 
+// What the host stores between launches, as cudaMemset does, has a value.
+CUDA_ON_CPU_HOOK inline void note_host(uint64_t address, uint64_t size) {
+  for (int i = 0; i < watch.memory_count; ++i) {
+    WatchedMemory& memory = watch.memories[i];
+    const uint64_t first = address - memory.low;
+    if (first >= memory.bytes) continue;
+    for (uint64_t at = first; at < first + size && at < memory.bytes; ++at)
+      if (memory.state[at] == 2) memory.state[at] = 1;
+  }
+}
+
 CUDA_ON_CPU_HOOK inline void note(const volatile void* pointer, uint64_t size, Touch touch, void* frame) {
-  if (!watch.on || watch.inside) return;  // inside: an access of the recording itself
+  if (watch.inside) return;  // an access of the recording itself
   const uint64_t address = reinterpret_cast<uint64_t>(pointer);
+  if (!watch.on && touch != Touch::READ) note_host(address, size);
+  if (!watch.on) return;
   watch.inside = true;
   settle();
   const uint64_t* words = static_cast<const uint64_t*>(frame);
@@ -482,6 +495,8 @@ CUDA_ON_CPU_ONCE int crosscheck_watch(const cuda_on_cpu::WatchedMemory* memory) 
   watch.memories[watch.memory_count++] = *memory;
   return 0;
 }
+// Torch stored to memory between launches.
+CUDA_ON_CPU_ONCE void crosscheck_stored(uint64_t address, uint64_t bytes) { cuda_on_cpu::note_host(address, bytes); }
 // Records all accesses of one thread, given as seven numbers: launch, block, thread.
 CUDA_ON_CPU_ONCE void crosscheck_follow(const unsigned* numbers) {
   for (int i = 0; i < 7; ++i) cuda_on_cpu::watch.follow[i] = numbers[i];

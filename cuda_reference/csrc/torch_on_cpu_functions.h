@@ -79,10 +79,76 @@ inline Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias =
   const Tensor product = x.matmul(weight.transpose(-2, -1));
   return bias.defined() ? product.add(bias) : product;
 }
-inline Tensor& mm_out(Tensor& out, const Tensor& a, const Tensor& b) {
-  out.copy_(a.mm(b));
-  return out;
+
+// ---- Checks of arguments, with their names and places --------------------------------------------------------
+
+using CheckedFrom = const char*;
+struct TensorArg {
+  Tensor tensor;
+  const char* name;
+  int pos;
+  const Tensor* operator->() const { return &tensor; }
+  const Tensor& operator*() const { return tensor; }
+};
+using TensorGeometryArg = TensorArg;
+CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, const TensorArg& t) {
+  return out << "argument #" << t.pos << " '" << t.name << "'";
 }
+template <class... Text>
+CROSSCHECK_COLD void checked(CheckedFrom c, bool right, const Text&... text) {
+  if (!right) throw c10::Error(c10::str(text..., " (while checking arguments for ", c, ")"));
+}
+inline void checkDefined(CheckedFrom c, const TensorArg& t) {
+  checked(c, t->defined(), "Expected tensor for ", t, " to be non-null, but it was undefined ");
+}
+inline void checkDim(CheckedFrom c, const TensorArg& t, int64_t dim) {
+  checked(c, t->dim() == dim, "Expected ", dim, "-dimensional tensor, but got ", t->dim(), "-dimensional tensor for ", t);
+}
+inline void checkDimRange(CheckedFrom c, const TensorArg& t, int64_t from, int64_t end) {
+  checked(c, t->dim() >= from && t->dim() < end, "Expected ", from, " to ", end - 1, " dimensions, but got ", t->dim(),
+          "-dimensional tensor for ", t);
+}
+inline void checkContiguous(CheckedFrom c, const TensorArg& t) {
+  checked(c, t->is_contiguous(), "Expected contiguous tensor, but got non-contiguous tensor for ", t);
+}
+inline void checkNumel(CheckedFrom c, const TensorArg& t, int64_t numel) {
+  checked(c, t->numel() == numel, "Expected tensor for ", t, " to have ", numel, " elements; but it actually has ",
+          t->numel(), " elements");
+}
+inline void checkSize(CheckedFrom c, const TensorArg& t, IntArrayRef sizes) {
+  checkDim(c, t, sizes.size());
+  checked(c, t->sizes() == sizes, "Expected tensor of size ", sizes, ", but got tensor of size ", t->sizes(), " for ", t);
+}
+inline void checkSize(CheckedFrom c, const TensorArg& t, int64_t dim, int64_t size) {
+  checked(c, t->size(dim) == size, "Expected tensor to have size ", size, " at dimension ", dim, ", but got size ",
+          t->size(dim), " for ", t);
+}
+inline void checkScalarType(CheckedFrom c, const TensorArg& t, ScalarType type) {
+  checked(c, t->scalar_type() == type, "Expected tensor for ", t, " to have scalar type ", type, "; but got ",
+          t->scalar_type(), " instead");
+}
+inline void checkSameSize(CheckedFrom c, const TensorArg& a, const TensorArg& b) {
+  checked(c, a->sizes() == b->sizes(), "Expected tensor for ", a, " to have same size as tensor for ", b, "; but ",
+          a->sizes(), " does not equal ", b->sizes());
+}
+inline void checkSameType(CheckedFrom c, const TensorArg& a, const TensorArg& b) {
+  checked(c, a->scalar_type() == b->scalar_type(), "Expected tensor for ", a, " to have the same type as tensor for ", b,
+          "; but type ", a->scalar_type(), " does not equal ", b->scalar_type());
+}
+inline void checkSameGPU(CheckedFrom c, const TensorArg& a, const TensorArg& b) {
+  for (const TensorArg* t : {&a, &b})
+    checked(c, (*t)->is_cuda(), "Expected tensor for ", *t, " to be on the GPU, but it is on the CPU");
+}
+#define CROSSCHECK_ALL(name, check)                                                                        \
+  inline void name(CheckedFrom c, ArrayRef<TensorArg> tensors) {                                           \
+    for (const TensorArg& t : tensors) check(c, tensors.front(), t);                                        \
+  }
+CROSSCHECK_ALL(checkAllSameGPU, checkSameGPU)
+CROSSCHECK_ALL(checkAllSameType, checkSameType)
+CROSSCHECK_ALL(checkAllSameSize, checkSameSize)
+CROSSCHECK_ALL(checkAllContiguous, [](CheckedFrom of, const TensorArg&, const TensorArg& t) { checkContiguous(of, t); })
+CROSSCHECK_ALL(checkAllDefined, [](CheckedFrom of, const TensorArg&, const TensorArg& t) { checkDefined(of, t); })
+#undef CROSSCHECK_ALL
 
 // torch's settings, as Python has them.
 struct Context {

@@ -105,6 +105,24 @@ template <class T, size_t N> struct Parameter<std::array<T, N>> {
     return result;
   }
 };
+template <class... T> struct Parameter<std::tuple<T...>> {
+  static std::string name() {  // without blanks: ", " stands between parameters
+    std::string names;
+    ((names += (names.empty() ? "" : ",") + Parameter<T>::name()), ...);
+    return "Tuple[" + names + "]";
+  }
+  static std::tuple<T...> from(const Value& v) {
+    if (v.kind != LIST || v.integer != sizeof...(T)) mismatch(("a tuple of " + std::to_string(sizeof...(T))).c_str());
+    const Value* next = static_cast<const Value*>(v.data);
+    return std::tuple<T...>{Parameter<T>::from(*next++)...};
+  }
+};
+template <class A, class B> struct Parameter<std::pair<A, B>> : Parameter<std::tuple<A, B>> {
+  static std::pair<A, B> from(const Value& v) {
+    const std::tuple<A, B> both = Parameter<std::tuple<A, B>>::from(v);
+    return {std::get<0>(both), std::get<1>(both)};
+  }
+};
 
 // Keep results alive until the next call.
 inline thread_local __attribute__((visibility("hidden"))) std::forward_list<std::vector<Value>> result_lists;

@@ -183,12 +183,22 @@ class Tensor {
   CROSSCHECK_METHODS_(_)                                                                                        \
   _(contiguous) _(cpu) _(cuda) _(to) _(slice) _(expand_as) _(view_as) _(reshape_as) _(type_as) _(zero_) _(fill_) \
   _(copy_) _(add_) _(sub_) _(mul_) _(div_) _(true_divide_) _(clamp_) _(neg_) _(exp_) _(sqrt_) _(relu_) _(masked_fill_)           \
-  _(index_add_) _(index_copy_) _(scatter_) _(scatter_add_) _(addmm_) _(sigmoid_) _(tanh_) _(squeeze_) _(unsqueeze_)
+  _(index_add_) _(index_copy_) _(scatter_) _(scatter_add_) _(addmm_) _(sigmoid_) _(tanh_)
 #define CROSSCHECK_METHOD(name) \
   template <class... Argument>  \
   Tensor name(const Argument&... arguments) const;
   CROSSCHECK_METHODS(CROSSCHECK_METHOD)
 #undef CROSSCHECK_METHOD
+// These change the tensor's own shape, of all its copies.
+#define CROSSCHECK_RESHAPING(_) _(squeeze_) _(unsqueeze_) _(transpose_) _(swapaxes_) _(t_)
+#define CROSSCHECK_METHOD(name) \
+  template <class... Argument>  \
+  const Tensor& name(const Argument&... arguments) const;
+  CROSSCHECK_RESHAPING(CROSSCHECK_METHOD)
+#undef CROSSCHECK_METHOD
+  const Tensor& resize_(IntArrayRef sizes) const;
+  // For functions with an out: it gets the result's shape and values.
+  const Tensor& become(const Tensor& result) const;
   Tensor to(const TensorOptions& options) const;
   template <class... Argument> std::tuple<Tensor, Tensor> sort(const Argument&... arguments) const;
   template <class... Argument> std::tuple<Tensor, Tensor> topk(const Argument&... arguments) const;
@@ -336,6 +346,10 @@ namespace at {
   template <class... Argument>                                     \
   Tensor name(const Tensor& t, const Argument&... arguments) {     \
     return t.name(arguments...);                                   \
+  }                                                                \
+  template <class... Argument>                                     \
+  const Tensor& name##_out(const Tensor& out, const Tensor& t, const Argument&... arguments) { \
+    return out.become(t.name(arguments...));                       \
   }
 CROSSCHECK_METHODS(CROSSCHECK_METHOD)
 CROSSCHECK_METHODS_(CROSSCHECK_FUNCTION)
@@ -343,6 +357,26 @@ CROSSCHECK_METHODS_(CROSSCHECK_FUNCTION)
 #undef CROSSCHECK_FUNCTION
 #undef CROSSCHECK_METHODS
 #undef CROSSCHECK_METHODS_
+
+#define CROSSCHECK_METHOD(name)                                                                            \
+  template <class... Argument>                                                                             \
+  const Tensor& Tensor::name(const Argument&... arguments) const {                                         \
+    *raw_ = crosscheck_torch::tensor_of(crosscheck_torch::ask(#name, *this, arguments...)).raw();          \
+    return *this;                                                                                          \
+  }
+CROSSCHECK_RESHAPING(CROSSCHECK_METHOD)
+#undef CROSSCHECK_METHOD
+#undef CROSSCHECK_RESHAPING
+inline const Tensor& Tensor::resize_(IntArrayRef sizes) const {
+  *raw_ = crosscheck_torch::tensor_of(crosscheck_torch::ask("resize_", *this, sizes)).raw();
+  return *this;
+}
+
+inline const Tensor& Tensor::become(const Tensor& result) const {
+  if (sizes() != result.sizes()) resize_(result.sizes());
+  copy_(result);
+  return *this;
+}
 
 #define CROSSCHECK_METHOD(name)                                                                           \
   inline Tensor Tensor::name(IntArrayRef dims, bool keepdim) const {                                       \
@@ -424,6 +458,11 @@ inline Tensor operator-(const Tensor& a) { return a.neg(); }
 CROSSCHECK_OPERATOR(+, add) CROSSCHECK_OPERATOR(-, sub) CROSSCHECK_OPERATOR(*, mul) CROSSCHECK_OPERATOR(/, div)
 CROSSCHECK_OPERATOR(==, eq) CROSSCHECK_OPERATOR(!=, ne) CROSSCHECK_OPERATOR(<, lt) CROSSCHECK_OPERATOR(<=, le)
 CROSSCHECK_OPERATOR(>, gt) CROSSCHECK_OPERATOR(>=, ge)
+#undef CROSSCHECK_OPERATOR
+#define CROSSCHECK_OPERATOR(op, name)                                                        \
+  inline const Tensor& operator op(const Tensor& a, const Tensor& b) { a.name(b); return a; } \
+  inline const Tensor& operator op(const Tensor& a, const Scalar& b) { a.name(b); return a; }
+CROSSCHECK_OPERATOR(+=, add_) CROSSCHECK_OPERATOR(-=, sub_) CROSSCHECK_OPERATOR(*=, mul_) CROSSCHECK_OPERATOR(/=, div_)
 #undef CROSSCHECK_OPERATOR
 inline Tensor operator+(const Scalar& a, const Tensor& b) { return b.add(a); }
 inline Tensor operator*(const Scalar& a, const Tensor& b) { return b.mul(a); }

@@ -117,8 +117,16 @@ CROSSCHECK_TYPES(CROSSCHECK_TYPE)
 #undef CROSSCHECK_TYPE
 #undef CROSSCHECK_TYPES
 
-enum class DeviceType : int { CPU, CUDA };
-constexpr DeviceType kCPU = DeviceType::CPU, kCUDA = DeviceType::CUDA;
+// The others are named by sources that ask for them; no tensor is there.
+enum class DeviceType : int8_t {
+  CPU = 0, CUDA = 1, HIP = 6, XPU = 12, MPS = 13, Meta = 14, PrivateUse1 = 20, COMPILE_TIME_MAX_DEVICE_TYPES = 21
+};
+constexpr DeviceType kCPU = DeviceType::CPU, kCUDA = DeviceType::CUDA, kHIP = DeviceType::HIP, kXPU = DeviceType::XPU,
+                     kMPS = DeviceType::MPS, kMeta = DeviceType::Meta, kPrivateUse1 = DeviceType::PrivateUse1;
+CROSSCHECK_COLD inline std::string DeviceTypeName(DeviceType type, bool lower_case = false) {
+  if (type == kCUDA) return lower_case ? "cuda" : "CUDA";
+  return lower_case ? "cpu" : "CPU";
+}
 struct Device {
   DeviceType kind = kCPU;
   int number = 0;
@@ -134,6 +142,9 @@ struct Device {
   bool operator!=(const Device& other) const { return !(*this == other); }
 };
 CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, const Device& device) { return out << device.str(); }
+CROSSCHECK_COLD inline std::ostream& operator<<(std::ostream& out, DeviceType type) {
+  return out << DeviceTypeName(type, true);
+}
 
 template <class T>
 class ArrayRef {
@@ -169,6 +180,7 @@ std::ostream& operator<<(std::ostream& out, const ArrayRef<T>& list) {
   return out << ']';
 }
 using IntArrayRef = ArrayRef<int64_t>;
+using IntList = IntArrayRef;  // its old name
 
 enum class Layout : int { Strided, Sparse };
 constexpr Layout kStrided = Layout::Strided, kSparse = Layout::Sparse;

@@ -87,6 +87,10 @@ def test_what_is_declared() -> None:
     assert not declarations("// cublasSgemm(…)\nint cublas = 3;")
     assert "ABSENT_TEXT(cudnnGetErrorString)" in declarations("cudnnGetErrorString(status)")
     assert "ABSENT_RESULT(cublasLtMatmulAlgo_t)" in declarations("cublasLtMatmulAlgo_t algorithm;")
+    alias = "#define make cublasLtCreate\n#define multiply cublasLtMatmul\nint x;"
+    assert "ABSENT_SETTING(cublasLtCreate)" in declarations(alias)
+    assert "ABSENT_FUNCTION(cublasLtMatmul)" in declarations(alias)
+    assert first_call(alias) is None
     assert first_call("cublasCreate(&h);\ncublasSgemm(h);") == ("cublasSgemm", 18)
 
 

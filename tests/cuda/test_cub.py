@@ -123,7 +123,7 @@ __global__ void argmax_kernel(const float* x, int* at, float* sums, int n) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   Pair best{0, -INFINITY};
   for (int i = lane; i < n; i += 32)
-    best = cub::ArgMax()(best, Pair{i, x[warp * n + i]});
+    best = cub::ArgMax()(best, Pair(i, x[warp * n + i]));
   best = cub::WarpReduce<Pair>(storage[warp]).Reduce(best, cub::ArgMax());
   if (lane == 0) at[warp] = best.key;
   float sum = lane < n ? x[warp * n + lane] : 0;
@@ -148,6 +148,80 @@ torch::Tensor everywhere(torch::Tensor x) {
   return out;
 }
 """
+DEVICE = """
+#include <cub/cub.cuh>
+#include <cub/device/device_radix_sort.cuh>
+
+// Asks for the storage, then calls.
+template <class Call>
+void with_storage(Call call, size_t less = 0) {
+  size_t bytes = 0;
+  C10_CUDA_CHECK(call(nullptr, bytes));
+  auto options = torch::dtype(torch::kByte).device(torch::kCUDA);
+  auto storage = torch::empty({(int64_t)bytes}, options);
+  bytes -= less;
+  C10_CUDA_CHECK(call(storage.data_ptr(), bytes));
+}
+#define CALL(...) with_storage([&](void* s, size_t& b) { return __VA_ARGS__; })
+using Five = std::vector<torch::Tensor>;
+Five sorted(torch::Tensor keys, torch::Tensor items, int64_t begin, int64_t end) {
+  auto up = torch::empty_like(keys), down = torch::empty_like(keys);
+  auto first = keys.clone(), second = torch::empty_like(keys);
+  auto up_items = torch::empty_like(items), down_items = torch::empty_like(items);
+  const int n = keys.numel(), *from = items.data_ptr<int>();
+  int *rising = up_items.data_ptr<int>(), *falling = down_items.data_ptr<int>();
+  AT_DISPATCH_ALL_TYPES(keys.scalar_type(), "sorted", [&] {
+    scalar_t *in = keys.data_ptr<scalar_t>(), *a = up.data_ptr<scalar_t>();
+    scalar_t *c = down.data_ptr<scalar_t>();
+    CALL(cub::DeviceRadixSort::SortPairs(s, b, in, a, from, rising, n, begin, end));
+    CALL(cub::DeviceRadixSort::SortPairsDescending(s, b, in, c, from, falling, n));
+    cub::DoubleBuffer<scalar_t> both(first.data_ptr<scalar_t>(), second.data_ptr<scalar_t>());
+    CALL(cub::DeviceRadixSort::SortKeysDescending(s, b, both, n));
+    TORCH_CHECK(both.Current() == second.data_ptr<scalar_t>());
+  });
+  return {up, up_items, down, down_items, second};
+}
+std::vector<torch::Tensor> arrays(torch::Tensor x, torch::Tensor chosen, int64_t less) {
+  auto sums = torch::empty_like(x), before = torch::empty_like(x), some = torch::empty_like(x);
+  auto numbers = torch::empty({4}, x.options());
+  const int n = x.numel();
+  int *in = x.data_ptr<int>(), *out = numbers.data_ptr<int>(), *kept = some.data_ptr<int>();
+  CALL(cub::DeviceScan::InclusiveSum(s, b, in, sums.data_ptr<int>(), n));
+  CALL(cub::DeviceScan::ExclusiveSum(s, b, in, before.data_ptr<int>(), n));
+  with_storage([&](void* s, size_t& b) { return cub::DeviceReduce::Sum(s, b, in, out, n); }, less);
+  CALL(cub::DeviceReduce::Max(s, b, in, out + 1, n));
+  CALL(cub::DeviceReduce::Min(s, b, in, out + 2, n));
+  CALL(cub::DeviceSelect::Flagged(s, b, in, chosen.data_ptr<bool>(), kept, out + 3, n));
+  return {sums, before, numbers, some};
+}
+"""
+
+
+def test_whole_arrays() -> None:
+    module = load_inline("whole", cuda_sources=DEVICE, functions=["sorted", "arrays"])
+    items = torch.arange(100, dtype=torch.int32)
+    for dtype in (torch.float32, torch.int32, torch.uint8, torch.int64, torch.float64):
+        keys = (torch.randn(100) * 9).to(dtype) if dtype != torch.uint8 else items.to(dtype) % 7
+        keys[3] = -0.0
+        got = module.sorted(keys, items, 0, 8 * dtype.itemsize)
+        for sorted_keys, order, falling in ((*got[:2], False), (*got[2:4], True)):
+            wanted, wanted_order = keys.sort(stable=True, descending=falling)
+            assert torch.equal(sorted_keys, wanted)
+            assert torch.equal(order, wanted_order.int())
+        assert torch.equal(got[4], got[2])
+    keys = torch.randint(0, 1 << 20, (100,), dtype=torch.int32)
+    order = module.sorted(keys, items, 4, 9)[1]
+    assert torch.equal(order, (keys >> 4 & 31).sort(stable=True).indices.int())
+    x, chosen = torch.randint(-9, 9, (50,), dtype=torch.int32), torch.rand(50) > 0.5
+    sums, before, numbers, some = module.arrays(x, chosen, 0)
+    assert torch.equal(sums, x.cumsum(0).int())
+    assert torch.equal(before, sums - x)
+    assert numbers.tolist() == [x.sum(), x.max(), x.min(), chosen.sum()]
+    assert torch.equal(some[: numbers[3]], x[chosen])
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        module.arrays(x, chosen, 1)  # less storage than it asked for
+
+
 CPP = """
 torch::Tensor squares(torch::Tensor x, int64_t threads, bool sync);
 std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> scans(torch::Tensor x);

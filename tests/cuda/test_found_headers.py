@@ -43,8 +43,14 @@ def test_names_of_the_samples_headers() -> None:
     # rsqrt() of a float is a float, of a double a double.
     module = load_inline(
         "static_assert(sizeof(rsqrt(1.f)) == 4 && sizeof(rsqrt(1.)) == 8 && sizeof(rsqrt(1)) == 8);"
-        "void run(float* x) {}",
+        # A source's own template of this name stands beside it.
+        "template <typename T> T rsqrt(T v) { return T(1) / sqrt(v); }"
+        "template <> float rsqrt(float v) { return rsqrtf(v); }"
+        "template <> double rsqrt(double v) { return rsqrt(v); }"
+        "template <typename T> __device__ T inverse(T v) { return rsqrt(v + T(1)); }"
+        "void run(float* x) { x[0] = inverse(3.0) + inverse(15.0f); }",
         {"run": "float* x"},
         name="sizes",
     )
     module.run(x)
+    assert x[0] == 0.75

@@ -267,3 +267,31 @@ def test_every_call_watched() -> None:
     assert torch.equal(module.twice(x), 2 * x)
     with pytest.raises(RuntimeError, match="out-of-bounds write of 4 bytes: the result of empty_l"):
         module.beside(x)
+
+
+def test_a_fault_in_the_first_function_of_a_header(tmp_path: Path) -> None:
+    """The header is the first file that the compiler names. Without a name for its namespace."""
+    (tmp_path / "rows.h").write_text(
+        "namespace {\ntemplate <typename T>\n"
+        "__device__ __noinline__ void add_row(const T* x, T* y, int n) {\n"
+        "  for (int i = threadIdx.x; i <= n; i += blockDim.x)\n    y[i] = x[i] + 1;\n}\n"
+        "template <typename T>\n__global__ void rows_kernel(const T* x, T* y, int n) {\n"
+        "  add_row(x + blockIdx.x * n, y + blockIdx.x * n, n);\n}\n}\n"
+        "template <typename T>\nvoid launch(const T* x, T* y, int rows, int n) {\n"
+        "  rows_kernel<<<rows, 32>>>(x, y, n);\n}\n"
+    )
+    (tmp_path / "rows.cu").write_text(
+        '#include <torch/extension.h>\n#include "rows.h"\n'
+        "torch::Tensor rows(torch::Tensor x) {\n  auto y = torch::empty_like(x);\n"
+        "  launch(x.data_ptr<float>(), y.data_ptr<float>(), x.size(0), x.size(1));\n"
+        "  return y;\n}\n"
+    )
+    (tmp_path / "rows.cpp").write_text(
+        "#include <torch/extension.h>\ntorch::Tensor rows(torch::Tensor x);\n"
+        'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("rows", &rows); }\n'
+    )
+    module = load("header_rows", [str(tmp_path / "rows.cpp"), str(tmp_path / "rows.cu")])
+    with pytest.raises(RuntimeError) as raised:
+        module.rows(torch.ones(2, 3))
+    text = str(raised.value)
+    assert "write by kernel add_row, block (1, 0, 0), thread (3, 0, 0)\n    rows.h:5: y[i]" in text

@@ -84,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def loaded(folder: Path, *, sanitize: str | None = None) -> Extension:
     sources = [str(folder / "found.cu"), str(folder / "tiled.cu")]
-    with pytest.warns(UserWarning, match=r"found\.cu:13: nvcc refuses a <<< with blanks"):
+    with pytest.warns(UserWarning, match=r"found\.cu:13: nvcc refuses < << with a blank"):
         return load("found", sources, sanitize=sanitize)
 
 

@@ -124,6 +124,62 @@ def test_functions_as_torchs_cpp_has_them() -> None:
     assert torch.equal(launched, torch.full((20,), 9.0))
 
 
+SHAPES = """
+#include <thrust/tuple.h>
+__global__ void ends_kernel(const float* x, float* out, int n) {
+  float low, high;
+  thrust::tie(low, high) = thrust::make_tuple(x[0], x[n - 1]);
+  out[0] = thrust::get<1>(thrust::tuple<float, float>(high, low));
+}
+// The sizes of a pair and a tuple of Python's, and sums written to a tensor of another shape.
+at::Tensor ends(at::Tensor x, std::tuple<int, double> both, std::pair<int64_t, int64_t> sizes) {
+  auto out = at::empty({0}, x.options()), first = at::empty({1}, x.options());
+  at::cumsum_out(out, x.view({sizes.first, sizes.second}), std::get<0>(both));
+  ends_kernel<<<1, 1>>>(x.data_ptr<float>(), first.data_ptr<float>(), x.numel());
+  return out * std::get<1>(both) + first;
+}
+std::vector<at::Tensor> shapes(at::Tensor x, at::Tensor y) {
+  TORCH_CHECK(DeviceTypeName(x.device().type(), true) == "cuda" && x.device().type() != at::kMPS);
+  static_assert(int8_t(at::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES) > int8_t(at::kCUDA), "");
+  at::TensorArg x_arg{x, "x", 1}, y_arg{y, "y", 2};
+  at::CheckedFrom here = "shapes";
+  at::checkAllSameGPU(here, {x_arg, y_arg});
+  at::checkAllSameType(here, {x_arg, y_arg});
+  at::checkDim(here, x_arg, 2);
+  auto z = x.clone(), same = z, empty = at::empty({0}, x.options());
+  z.unsqueeze_(0);
+  z.transpose_(0, 2);  // 4×5×1
+  TORCH_CHECK(same.size(0) == 4 && same.dim() == 3);
+  z += 1;
+  z *= z.view(at::IntList({4, 5, 1}));
+  empty.resize_({2, 3}).fill_(7);
+  auto more = at::ones({3}, x.options());
+  more.resize_({2});
+  more.resize_({2, 2});
+  return {z, empty, more};
+}
+"""
+
+
+def test_a_tensor_of_another_shape_and_checks_of_arguments() -> None:
+    module = load_inline("shapes", cuda_sources=SHAPES, functions=["shapes", "ends"])
+    x = torch.randn(5, 4)
+    ends = module.ends(x, (1, 0.5), (2, 10))
+    torch.testing.assert_close(ends, x.view(2, 10).cumsum(1) * 0.5 + x[0, 0])
+    with pytest.raises(TypeError, match=r"Tuple\[int,float\]\) must be a tuple of 2"):
+        module.ends(x, (1, 2.0, 3), (2, 10))
+    z, empty, more = module.shapes(x, x)
+    torch.testing.assert_close(z, (x.t()[..., None] + 1) ** 2)
+    assert torch.equal(empty, torch.full((2, 3), 7.0))
+    assert torch.equal(more[0], torch.ones(2))
+    assert more[1].isnan().all()  # nobody has set it
+    says = r"argument #2 'y'; but type Float does not equal Double \(while checking argumen"
+    with pytest.raises(RuntimeError, match=says):
+        module.shapes(x, x.double())
+    with pytest.raises(RuntimeError, match=r"Expected 2-dimensional tensor, but got 1-dimensional"):
+        module.shapes(x[0], x)
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

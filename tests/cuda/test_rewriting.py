@@ -99,25 +99,33 @@ def test_a_statement_over_several_lines_keeps_them() -> None:
     assert becomes.splitlines()[4] == "  CUDA_ON_CPU_LAUNCH((k), (1,"
 
 
-def test_functions_of_tensors_that_are_declared_only_may_be_missing() -> None:
+def test_functions_of_the_host_that_are_declared_only_may_be_missing() -> None:
     written = """\
 MACRO(x)
+dim3 grid(n * m, 1);
+__device__ int on_device(int n);
 void one(torch::Tensor x);
-namespace a { at::Tensor two(int n); }
+namespace a { at::Tensor two(int n = 3); }
 static void three(torch::Tensor x);
 void four(int n);
 void five(torch::Tensor x) { torch::Tensor y(x); one(x); }
 using F = void(torch::Tensor);
+extern "C" int seven(float* x);
+std::string eight();
+void bind() { m.def("eight", &eight, "its version"); }
 """
     changed = [
         (before, after)
         for before, after in zip(written.splitlines(), rewritten(written, "x.cu").splitlines())
         if before != after
     ]
-    weak, two = "__attribute__((weak))", "at::Tensor two(int n); }"
+    weak, two = "__attribute__((weak))", "at::Tensor two(int n = 3); }"
     assert changed == [
         ("void one(torch::Tensor x);", f"{weak} void one(torch::Tensor x);"),
         (f"namespace a {{ {two}", f"namespace a {{ {weak} {two}"),
+        ("void four(int n);", f"{weak} void four(int n);"),
+        ('extern "C" int seven(float* x);', f'extern "C" {weak} int seven(float* x);'),
+        ("std::string eight();", f"{weak} std::string eight();"),
     ]
 
 
@@ -132,15 +140,25 @@ def test_headers() -> None:
 
 
 def test_a_launch_with_blanks_is_one_and_a_warning() -> None:
-    """As formatters that know no CUDA leave it, in a macro and outside."""
+    """As formatters that know no CUDA leave it, in a macro and outside. nvcc takes << < for <<<."""
     macro = "#define GO(n) k < < < grid, \\\n  n >>> (x);"
     written = f"{macro}\nvoid f() {{\n  k<T<U<1> > > < < <1, 2> > >(x);\n}}"
-    with pytest.warns(UserWarning, match=r"x\.cu:[14]: nvcc refuses a <<< with blanks") as said:
+    with pytest.warns(UserWarning, match=r"x\.cu:[14]: nvcc refuses < << with a blank") as said:
         becomes = rewritten(written, "x.cu")
     assert len(said) == 2
     assert "CUDA_ON_CPU_LAUNCH((k) , ( grid, \\\n  n )) (x);" in becomes
     assert "CUDA_ON_CPU_LAUNCH((k<T<U<1> > >) , (1, 2))(x);" in becomes
+    for taken in ("k<2> << <1, 2>> >(x);", "k<2><<<1, 2>> >(x);", "k<2> << <1, 2>>>(x);"):
+        becomes = rewritten(f"void f() {{ {taken} }}", "x.cu")  # without a warning
+        assert becomes.replace(" ", "") == "voidf(){CUDA_ON_CPU_LAUNCH((k<2>),(1,2))(x);}"
     assert rewritten("bool b = x < y, c = 1 << 2 < 3;", "x.cu") == "bool b = x < y, c = 1 << 2 < 3;"
+
+
+def test_noinline_is_a_keyword_of_cudas() -> None:
+    """A macro would change libstdc++'s own attributes."""
+    written = "__device__ __noinline__ int f(); __attribute__((__noinline__)) int g();"
+    noinline = "__attribute__((noinline))"
+    assert rewritten(written, "x.cu") == written.replace("__noinline__", noinline, 1)
 
 
 def test_directives_may_be_indented() -> None:
@@ -156,8 +174,8 @@ def test_null_is_a_pointer_where_a_launch_passes_it_on() -> None:
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ("\n#include <cub/device/scan.cuh>\n", "x.cu:2: cub/device/scan.cuh: CUB has no form"),
-        ("#include <cub/cub.cuh>\nusing S = cub::DeviceScan;", "x.cu:2: cub::DeviceScan has no f"),
+        ("\n#include <cub/grid/grid_queue.cuh>\n", "x.cu:2: cub/grid/grid_queue.cuh: CUB has no"),
+        ("#include <cub/cub.cuh>\nusing S = cub::GridQueue;", "x.cu:2: cub::GridQueue has no f"),
         ("#include <curand_kernel.h>\n", "x.cu:1: curand_kernel.h: cuRAND has no form for the"),
         ("#include <cuda/barrier>\n", r"x.cu:1: cuda/barrier: libcu\+\+ has no form for the CPU"),
         ("#include <cute/tensor.hpp>\n", "x.cu:1: cute/tensor.hpp: CuTe has no form for the CPU"),

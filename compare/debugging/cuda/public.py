@@ -51,7 +51,8 @@ def debug_cuda(
             some out. Results are the returned tensors ("result", or "result[0]", "result[1]", … for
             several) if there are any. Otherwise they are the written tensors: those behind pointers
             that are not const, by parameter; for torch::Tensor parameters the last ones, as many as
-            the oracle returns. The oracle takes no arguments, or ``args``.
+            the oracle returns. In a tuple None accepts anything. The oracle takes no arguments, or
+            ``args``.
         max_ulps: the tolerance around the oracle's result, rounded to the result's dtype; integers
             must be equal.
         bound: instead of max_ulps, makes the tolerance \|result − oracle\| of each element from the
@@ -118,7 +119,8 @@ def _expected(
         returned = (returned,)
     if isinstance(returned, (tuple, list)):
         names = _results(call, len(returned), list(written))
-        returned = dict(zip(names, returned)) if len(names) == len(returned) else None
+        pairs = zip(names, returned) if len(names) == len(returned) else [("", None)]
+        returned = {name: t for name, t in pairs if t is not None or not name}
     if (
         not isinstance(returned, dict)
         or not all(name in written or _is_result(name, call) for name in returned)
