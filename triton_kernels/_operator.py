@@ -117,7 +117,11 @@ class Operator:
         if sharding is not None:
             _SHARDINGS[name] = sharding
         title = "".join(word.capitalize() for word in name.split("_"))
-        self._function = _function(title, forward=self._forward, backward=self._backward)
+
+        def backward(ctx: Any, *grads: Tensor) -> Any:  # torch's compiled autograd takes no method
+            return self._backward(ctx, *grads)
+
+        self._function = _function(title, forward=self._forward, backward=backward)
         # The apply of the base class skips the work for torch.func's wrappers. It is only used for
         # replayed calls, whose tensors are no wrappers.
         function: Any = torch.autograd.Function
@@ -425,5 +429,9 @@ def one_by_one(
 
 def _function(name: str, base: Any = torch.autograd.Function, **methods: Callable[..., Any]) -> Any:
     """An autograd.Function with these static methods."""
-    static = {method: staticmethod(function) for method, function in methods.items()}
+    static: dict[str, Any] = {
+        method: staticmethod(function) for method, function in methods.items()
+    }
+    # Compiled autograd asks for it; the base class for single levels lacks it.
+    static["_compiled_autograd_key"] = torch.autograd.Function._compiled_autograd_key
     return type(name, (base,), static)

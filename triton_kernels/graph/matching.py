@@ -305,6 +305,7 @@ class Matcher:
 
     def _check(self, match: Match) -> None:
         *inner, root = match.nodes
+        self._check_plain(match)
         for node in inner:
             if not match.nodes_hold(node.users):
                 raise Misfit(f"{node.name} has {len(node.users)} users")
@@ -383,19 +384,27 @@ class Matcher:
             if not inside or any(self._position[user] > at for user in seen):
                 raise Misfit(f"in place: {node.target if node.op != 'call_function' else node}")
 
-    def _check_tensors(self, match: Match) -> None:
+    def _check_plain(self, match: Match) -> None:
+        """Before all conditions on sizes and strides: nested tensors have some without order."""
+        for label, v in self._values(match):
+            if v is not None and not is_plain(v):
+                raise Misfit(f"{label} is a {type(v).__name__}, layout {v.layout}")
+
+    def _values(self, match: Match) -> list[tuple[str, torch.Tensor | None]]:
+        """The match's operands and results, without those that may be wider: name and value."""
         wider = {*self._inner, *match.wider}
         nodes = [node for node in match.nodes if node not in wider]
         operands: list[Operand] = [*match.operands(), *nodes]
-        values = [(operand_name(operand), forms.value(operand)) for operand in operands]
+        return [(operand_name(operand), forms.value(operand)) for operand in operands]
+
+    def _check_tensors(self, match: Match) -> None:
+        values = self._values(match)
         known = [(label, v) for label, v in values if v is not None]
         if len(known) < len(values) and not self.modular:
             missing = next(label for label, v in values if v is None)
             raise Misfit(f"nothing is known of {missing}")
         first, lead = known[0]
         for label, v in known:
-            if not is_plain(v):
-                raise Misfit(f"{label} is a {type(v).__name__}, layout {v.layout}")
             if not v.is_floating_point():
                 raise Misfit(f"{label} is {dtype_text(v)}")
             if v.device != lead.device:

@@ -59,9 +59,17 @@ class _FusedLinear(torch.nn.Linear):
         return "" if self.precision is None else f", precision={self.precision!r}"
 
 
+def _look_at(*registered: Any) -> None:
+    """See what is registered as ``base_layer``. torch.compile's tracer comes here, too, when torch
+    registers a module while it compiles, as in compiled autograd. It would fail on the half-made
+    module, but does not look at what is behind the name."""
+    if registered[1] == "base_layer":
+        _refuse_adapter(*registered)
+
+
 def _refuse_adapter(parent: torch.nn.Module, name: str, child: Any) -> None:
     """Refuse a fused layer as ``base_layer``: peft's adapters call their layer so."""
-    if name == "base_layer" and isinstance(child, _FusedLinear) and child.act != "none":
+    if isinstance(child, _FusedLinear) and child.act != "none":
         raise TypeError(
             f"{type(parent).__name__} cannot adapt a {type(child).__name__}: that computes its "
             "activation, too, and the adapter would be added after it. Adapt torch.nn.Linear and "
@@ -74,7 +82,7 @@ def _refuse_adapter(parent: torch.nn.Module, name: str, child: Any) -> None:
 def _watch_for_adapters() -> None:
     """Install the refusal at the first fused layer. A hook is needed: a module does not know its
     parent."""
-    register_module_module_registration_hook(_refuse_adapter)
+    register_module_module_registration_hook(_look_at)
 
 
 class LinearAct(_FusedLinear):
