@@ -28,12 +28,18 @@ _FOREIGN = {
     "cuda": "libcu++",
     "curand": "cuRAND",
 }
+# Of libcu++, the headers that csrc/cuda_on_cpu_std.h has.
+_STD = (
+    r"algorithm|array|cmath|complex|cstddef|cstdint|functional|initializer_list|iterator|limits"
+    r"|numeric|optional|tuple|type_traits|utility|variant"
+)
 # Patterns of headers → csrc's substitute.
 _STAND_INS = (
     (re.compile(r"(torch|ATen|c10|THC|pybind11|Python\.h)\b.*"), "torch_on_cpu.h"),
     (re.compile(r"cooperative_groups(\.h|/(reduce|scan)\.h)"), "cuda_on_cpu_groups.h"),
     (re.compile(r"cub/(cub|(block|warp|device|util|thread)\w*(/\w+)?)\.cuh"), "cuda_on_cpu_cub.h"),
     (re.compile(r"thrust/(tuple|pair|swap)\.h"), "cuda_on_cpu_thrust.h"),
+    (re.compile(rf"cuda/(std/({_STD})|functional|cmath)"), "cuda_on_cpu_std.h"),
     (re.compile(r"cuda(_runtime|_runtime_api|_pipeline\w*|)\.h|mma\.h"), "crosscheck.cuh"),
     (re.compile(r"device_(launch_parameters|functions)\.h"), "crosscheck.cuh"),
 )
@@ -87,15 +93,16 @@ def rewritten(
         file: the file's name in errors.
         header: the header that replaces that of an #include; None to leave it.
         dispensable: whether the source is better left out than built without cuBLAS and its kin,
-            if it calls them. Else such a call raises.
+            if it calls them and launches no kernel. Else such a call raises.
 
     Raises:
         Unsupported: the host target cannot compile the source.
     """
-    if dispensable and (call := _absent.first_call(text)):
-        raise Foreign(_without_form(text, file, call[1], *2 * call[:1]))
     edits: list[_Edit] = []
     stream = tokens(text)
+    launches = any(token.text == "<" and _three(stream, at) for at, token in enumerate(stream))
+    if dispensable and not launches and (call := _absent.first_call(text)):
+        raise Foreign(_without_form(text, file, call[1], *2 * call[:1]))
     for token in stream:
         if token.kind == "directive":
             if match := _INCLUDE.match(token.text):

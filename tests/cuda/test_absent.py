@@ -95,9 +95,12 @@ def test_what_is_declared() -> None:
 
 
 def test_a_dispensable_source_is_left_out_if_it_calls_the_library() -> None:
+    """But not if it also launches kernels, which would be lost."""
     rewritten(SHARED, "x.cu", dispensable=True)  # makes handles only
+    calls = f"{SHARED}{KERNELS[KERNELS.index('void square') :]}"
     with pytest.raises(Foreign, match=r"x\.cu:\d+: cublasSgemm has no form for the CPU"):
-        rewritten(SHARED + KERNELS, "x.cu", dispensable=True)
+        rewritten(calls, "x.cu", dispensable=True)
+    assert "ABSENT_FUNCTION(cublasSgemm)" in rewritten(SHARED + KERNELS, "x.cu", dispensable=True)
 
 
 def test_a_launcher_of_a_source_that_was_left_out(tmp_path: Path) -> None:

@@ -33,6 +33,33 @@ void run(const float* x, double* out, int n) {
 """
 
 
+LIBCUXX = """\
+#include <cuda/std/limits>
+#include <cuda/std/type_traits>
+#include <cuda/functional>
+#include <cuda/cmath>
+template <class T, class F> __device__ T fold(const T* x, int n, T start, F with) {
+  static_assert(cuda::std::is_same_v<T, float>);
+  for (int i = 0; i < n; i++) start = with(start, x[i]);
+  return start;
+}
+__global__ void kernel(const float* x, float* out, int n) {
+  out[0] = fold(x, n, -cuda::std::numeric_limits<float>::infinity(), cuda::maximum<>{});
+  out[1] = fold(x, n, cuda::std::numeric_limits<float>::infinity(), cuda::minimum<float>{});
+  auto add = [](float a, float b) { return a + b; };
+  out[2] = fold(x, n, 0.0f, cuda::proclaim_return_type<float>(add));
+  out[3] = cuda::ceil_div(n, 2) + cuda::std::min(n, 1);
+}
+void run(const float* x, float* out, int n) { kernel<<<1, 1>>>(x, out, n); }
+"""
+
+
+def test_the_standard_library_of_device_code() -> None:
+    x, out = torch.tensor([1.0, -2.0, 4.0]), torch.empty(4)
+    load_inline(LIBCUXX, {"run": "const float* x, float* out, int n"}, name="std").run(x, out, 3)
+    assert out.tolist() == [4, -2, 3, 3]
+
+
 def test_names_of_the_samples_headers() -> None:
     module = load_inline(SOURCE, {"run": "const float* x, double* out, int n"})
     x, out = torch.rand(5) + 1, torch.empty(5, dtype=torch.float64)

@@ -323,7 +323,9 @@ class Matcher:
             raise Misfit("an autocast region begins or ends between its nodes")
         for node in self._order[self._position[inner[0]] : self._position[root]] if inner else ():
             if node not in match.nodes and effects.may_interfere(node, self.module):
-                raise Misfit(f"{node.name} between its nodes may overwrite an operand or switch a mode")
+                raise Misfit(
+                    f"{node.name} between its nodes may overwrite an operand or switch a mode"
+                )
         self._check_tensors(match)
 
     def _lies_as_made(self, match: Match) -> bool:
