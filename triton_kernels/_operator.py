@@ -158,8 +158,6 @@ class Operator:
             if type(args[i]) not in _PLAIN and isinstance(args[i], Tensor):
                 _arguments.refuse_nested(self.label, self.names[i], args[i])
                 return True
-            if isinstance(args[i], Tensor) and is_batch(args[i]):
-                return True
         if type(out) not in _PLAIN and isinstance(out, Tensor):
             _arguments.refuse_nested(self.label, "out", out)
             return True
@@ -168,7 +166,8 @@ class Operator:
             or torch._C._are_functorch_transforms_active()
             or torch._C._get_tracing_state() is not None
             or (self.autocast is not None and self._autocasting())
-            or carried(args)
+            or (forward_ad._current_level >= 0 and carried(args))
+            or (torch._C._current_graph_task_id() >= 0 and any(map(is_batch, args)))
         )
 
     def _autocasting(self) -> bool:

@@ -14,9 +14,6 @@ from torch import Tensor
 from torch._functorch.eager_transforms import enable_inplace_requires_grad
 from torch.autograd import forward_ad
 
-# A batch of gradients, of torch.autograd with is_grads_batched. torch calls ops for one at a time.
-is_batch = torch._C._functorch.is_legacy_batchedtensor
-
 
 def carried(args: Sequence[Any]) -> bool:
     """Whether a tensor has a forward-mode tangent."""
@@ -25,6 +22,12 @@ def carried(args: Sequence[Any]) -> bool:
         return False
     tensors = (t for t in args if isinstance(t, Tensor) and not is_batch(t))
     return any(dual(t).tangent is not None for t in tensors)
+
+
+def is_batch(t: Any) -> bool:
+    """Whether t is a batch of gradients, as torch.autograd makes for ``is_grads_batched``. torch
+    calls registered ops for one gradient at a time."""
+    return isinstance(t, Tensor) and torch._C._functorch.is_legacy_batchedtensor(t)
 
 
 def dual(t: Tensor) -> Any:
