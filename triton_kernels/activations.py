@@ -23,7 +23,7 @@ if the derivative follows from it, so that nothing else is saved; otherwise the 
 kinks the derivative is torch's.
 
     none        1
-    relu        0 where r <= 0, else 1, also where r is NaN
+    relu        1, also where r is NaN; where r <= 0 the gradient is dropped
     sigmoid     r·(1 − r)
     tanh        1 − r²
     leaky_relu  1 where r > 0, else 1/100
@@ -153,11 +153,6 @@ def none_derivative(result):
 
 
 @triton.jit
-def relu_derivative(result):
-    return tl.where(result <= 0, 0.0, 1.0).to(result.dtype)
-
-
-@triton.jit
 def relu_drops(result):
     return result <= 0
 
@@ -274,7 +269,7 @@ def _short(result: torch.dtype, compute: torch.dtype) -> bool:
 
 ACTIVATIONS = {
     "none": Activation(none, none_derivative, straight=True),
-    "relu": Activation(relu, relu_derivative, straight=True, drops=relu_drops),
+    "relu": Activation(relu, none_derivative, straight=True, drops=relu_drops),
     "gelu": Activation(
         *(gelu, gelu_derivative, half_gelu, half_gelu_derivative),
         of_pre=True,

@@ -179,8 +179,9 @@ def call(
     args, kwargs = arguments
     function = _in_block_order(case, spec.called(case, function))
     guards = [] if guards is None else guards
+    garbage = GARBAGE[(zlib.crc32(str(case).encode()) >> 1) % len(GARBAGE)]
     if case.layout == "functional" or not spec.takes_out:
-        with GuardedAllocations(guards):
+        with GuardedAllocations(guards, garbage=garbage):
             return function(*args, **kwargs), guards
     dtype = _result_dtype(spec, case, reference)
     where = case.out_layout if out_layout is None else out_layout
@@ -190,7 +191,7 @@ def call(
         guarded.out.copy_(args[0])
         args = (guarded.out, *args[1:])
     # Workspaces then hold no parts of an earlier call.
-    with GuardedAllocations(guards, cases.WATCHED):
+    with GuardedAllocations(guards, cases.WATCHED, garbage):
         result = function(*args, **kwargs, out=guarded.out)
     if result is not guarded.out:
         raise RuntimeError("returned another tensor than out")
@@ -230,14 +231,21 @@ _ALLOCATE = (
 )
 
 
-class GuardedAllocations(WithoutGpu):
-    """torch.empty and similar functions return guarded memory that is filled with poison. So
-    elements that are never written are noticed, and writes outside the tensor. Not those of more
-    than ``most`` bytes."""
+# What new memory of floats holds, in turn; NaN first. NaN alone would not show an element that
+# nobody wrote to a maximum, nor to a kernel that computes rows with NaN again.
+GARBAGE = (math.nan, 1234.5, -1234.5)
 
-    def __init__(self, guards: list[Guarded], most: float = math.inf) -> None:
+
+class GuardedAllocations(WithoutGpu):
+    """torch.empty and similar functions return guarded memory that is filled with poison; between
+    the guards, with ``garbage``, if it holds floats. So elements that are never written are
+    noticed, and writes outside the tensor. Not those of more than ``most`` bytes."""
+
+    def __init__(
+        self, guards: list[Guarded], most: float = math.inf, garbage: float = math.nan
+    ) -> None:
         super().__init__()
-        self.guards, self._most = guards, most
+        self.guards, self._most, self._garbage = guards, most, garbage
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -251,6 +259,8 @@ class GuardedAllocations(WithoutGpu):
         if result.nbytes > self._most:
             return result
         guarded = Guarded(tuple(result.shape), result.dtype, result.device, result)
+        if result.is_floating_point():
+            guarded.out.fill_(self._garbage)
         self.guards.append(guarded)
         return guarded.out
 

@@ -322,7 +322,8 @@ def judged(
     given = _copies(arguments)
     memory = [t.detach() for t in tensors(given)]
     try:
-        with running.GuardedAllocations(guards):
+        garbage = running.GARBAGE[number % len(running.GARBAGE)]
+        with running.GuardedAllocations(guards, garbage=garbage):
             returned = _call(side, function, given)
         outputs = outputs_of(returned, expected)
     except Exception as error:  # noqa: BLE001 - any error of a kernel is a finding
