@@ -238,8 +238,9 @@ GARBAGE = (math.nan, 1234.5, -1234.5)
 
 class GuardedAllocations(WithoutGpu):
     """torch.empty and similar functions return guarded memory that is filled with poison; between
-    the guards, with ``garbage``, if it holds floats. So elements that are never written are
-    noticed, and writes outside the tensor. Not those of more than ``most`` bytes."""
+    the guards, with ``garbage``, or the number nearest to it, if it holds floats. So elements that
+    are never written are noticed, and writes outside the tensor. Not those of more than ``most``
+    bytes."""
 
     def __init__(
         self, guards: list[Guarded], most: float = math.inf, garbage: float = math.nan
@@ -259,8 +260,9 @@ class GuardedAllocations(WithoutGpu):
         if result.nbytes > self._most:
             return result
         guarded = Guarded(tuple(result.shape), result.dtype, result.device, result)
-        if result.is_floating_point():
-            guarded.out.fill_(self._garbage)
+        if result.is_floating_point() and not math.isnan(self._garbage):
+            limits = torch.finfo(result.dtype)  # those of 8 bits overflow
+            guarded.out.fill_(min(max(self._garbage, limits.min), limits.max))
         self.guards.append(guarded)
         return guarded.out
 

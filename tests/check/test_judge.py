@@ -346,3 +346,12 @@ def test_a_workspace_does_not_always_hold_nan(extreme: Any, layout: str) -> None
     cases = [Case("square", "float32", (rows, 8), layout) for rows in range(1, 12)]
     outcomes = [outcome_of(SPECS["square"], case, change) for case in cases]
     assert {outcome.mismatch is None for outcome in outcomes} == {True, False}
+
+
+@pytest.mark.parametrize("garbage", running.GARBAGE)
+def test_new_memory_of_few_bits(garbage: float) -> None:
+    """The number nearest to the garbage, which these cannot hold."""
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu, torch.bool):
+        with running.GuardedAllocations([], garbage=garbage):
+            space = torch.empty(3, dtype=dtype)
+        assert bool(space.float().isnan().all()) == (dtype.is_floating_point and garbage != garbage)
