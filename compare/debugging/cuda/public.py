@@ -119,8 +119,8 @@ def _expected(
         returned = (returned,)
     if isinstance(returned, (tuple, list)):
         names = _results(call, len(returned), list(written))
-        pairs = zip(names, returned) if len(names) == len(returned) else [("", None)]
-        returned = {name: t for name, t in pairs if t is not None or not name}
+        pairs = dict(zip(names, returned)) if len(names) == len(returned) else None
+        returned = pairs and {name: t for name, t in pairs.items() if t is not None}
     if (
         not isinstance(returned, dict)
         or not all(name in written or _is_result(name, call) for name in returned)
