@@ -67,6 +67,7 @@ def again(call: Callable[[], Any], checks: list[str]) -> Any:
 @MODE
 def test_they_are_right(mode: str, device: torch.device, checks: list[str]) -> None:
     """With other values, elsewhere, and in every function and variant."""
+    _forget()  # calls that earlier tests made
     for function in functions(mode):
         kept = []
         for seed in range(3):
