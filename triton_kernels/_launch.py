@@ -88,6 +88,21 @@ def check_device(op: str, device: torch.device, kernel: Any) -> None:
     )
 
 
+OVERLAPPING = 90  # the first compute capability with programmatic dependent launch
+
+
+def overlaps(kernel: Any, device: torch.device) -> bool:
+    """Whether a launch of ``kernel`` may begin while the launch before it ends. That saves a
+    microsecond. The kernel has to wait before it reads what the other one writes."""
+    return not interpreted(kernel) and gpu(kernel, device).capability >= OVERLAPPING
+
+
+def waiting(waits: bool) -> dict[str, bool]:
+    """The constant WAITS of a kernel that calls gdc_wait() if it is true, and what Triton needs
+    for such a launch."""
+    return {"WAITS": True, "launch_pdl": True} if waits else {"WAITS": False}
+
+
 _few: contextvars.ContextVar[int | None] = contextvars.ContextVar("multiprocessors", default=None)
 
 

@@ -61,7 +61,12 @@ ACCEPTED = [
         for op in ("gemm_bias_act", "linear_gelu")
     ),
     Accepted(
-        "triton", "gemm_bias_act", ("float16", "bfloat16"), ("gluon 256×128×64",), 16, _ADDENDS
+        "triton",
+        "gemm_bias_act",
+        ("float16", "bfloat16"),
+        ("gluon 256×128×64", "gluon 128×128×64 w8"),
+        16,
+        _ADDENDS,
     ),
     Accepted("triton", "gemm_bias_act", ("float32/tf32x3",), ("64×64×32 w4",), 16, _SPLIT_OPERANDS),
 ]
@@ -365,7 +370,7 @@ def _label(case: Case, launch: Launch) -> str:
     tile = [str(value) for name, value in config.items() if name.startswith("BLOCK_")]
     if "CONSUMERS" in config:
         words = ["gluon", "×".join(tile), f"w{4 * config['CONSUMERS']} s{config['STAGES']}"]
-        words += ["alternate"] if launch.meta["ALTERNATE"] else []
+        words += ["alternate"] if launch.meta.get("ALTERNATE") else []
     elif "num_stages" not in config:  # no matrix product
         words = [launch.kernel.removesuffix("_kernel"), *(["×".join(tile)] if tile else [])]
         unit = min((*launch.meta.get("X_UNITS", ()), *launch.meta.get("Y_UNITS", ())), default=16)

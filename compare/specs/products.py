@@ -102,6 +102,8 @@ GLUON: list[Cut] = [((390, 328, 4104), 2), ((130, 520, 3080), 2), ((322, 264, 15
 GLUON += [((130, 328, 520), 1), ((322, 72, 520), 2), ((130, 392, 2056), 2)]
 GLUON += [((130, 328, 3080), 2), ((580, 264, 520), 20), ((770, 328, 2056), 10), ((70, 168, 40), 3)]
 GLUON += [((130, 72, 1544), 12), ((390, 200, 4104), 24), ((70, 392, 3080), 12)]
+# Those of its kernel for "f16x3": several tiles of each form, with even and odd numbers of steps.
+GLUON_PARTS: list[Cut] = [((250, 380, 200), 2), ((130, 250, 136), 3), ((130, 130, 264), 5)]
 
 # One shape per tile configuration of triton_kernels.gemm; a test checks that. Multiples of 16, so
 # that launches are specialised as usual.
@@ -216,7 +218,7 @@ class Product(Spec):
         """Whether both descriptor kernels take the case on this GPU."""
         out_dtype = case.options.get("out_dtype", case.dtype)
         taken = {case.dtype, out_dtype} <= set(HALVES)
-        if case.options.get("precision") == "tf32":
+        if case.options.get("precision") in ("tf32", "f16x3"):
             taken = out_dtype == case.dtype
         return taken and min(case.shape) > SMALL and not availability.here()
 
@@ -229,11 +231,16 @@ class Product(Spec):
         return {"cublaslt": functools.partial(self.cuda, variant="cublaslt")}
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
-        """Every form of Gluon's kernel. In tf32, where only the elements differ, some."""
-        cuts, precision = (GLUON, {}) if dtype in HALVES else (GLUON[::3], {"precision": "tf32"})
-        for shape, multiprocessors in cuts if dtype != "float64" else ():
-            options = {**self.default_options, **precision, "multiprocessors": multiprocessors}
-            yield "gluon", Case(self.name, dtype, shape, options=options)
+        """Every form of Gluon's kernels. In tf32, where only the elements differ, some."""
+        if dtype in HALVES:
+            cuts = {"": GLUON}
+        else:
+            cuts = {"tf32": GLUON[::3], "f16x3": GLUON_PARTS} if dtype == "float32" else {}
+        for precision, of_precision in cuts.items():
+            how = {"precision": precision} if precision else {}
+            for shape, multiprocessors in of_precision:
+                options = {**self.default_options, **how, "multiprocessors": multiprocessors}
+                yield "gluon", Case(self.name, dtype, shape, options=options)
 
     def called(self, case: Case, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """The function as the case calls it."""

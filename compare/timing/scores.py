@@ -109,7 +109,8 @@ def planned(case: Case, other: str) -> float:
 
 
 def _problem(result: CaseResult, other: str) -> Problem | None:
-    """The problem as a graph would ask; None for a bare product and for a backward pass."""
+    """The problem as a graph would ask; None for a bare product, for a backward pass, and for a
+    precision that torch's products do not have."""
     case, spec = result.case, spec_of(result.case.op)
     if case.op not in capabilities.ENTRIES:
         return None
@@ -121,5 +122,7 @@ def _problem(result: CaseResult, other: str) -> Problem | None:
     if act == "none" or not forward or case.options.keys() & {"c", "training"}:
         return None
     precision = case.options.get("precision", "ieee")
+    if precision not in ("ieee", "tf32"):
+        return None
     M, N, K = case.shape
     return Problem(case.op, case.torch_dtype, device, other, M, N, K, act, precision)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 import triton_kernels
 from compare import debug
@@ -174,3 +175,28 @@ def test_atomic_operations_through_descriptors() -> None:
     assert found, found
     text = str(debug(*given, oracle=lambda: expected, B=16, STEP=1))
     assert "in histogram_rows: sums.atomic_add([0, n + STEP], x)" in text
+
+
+@triton.jit
+def after_another_launch(x_ptr, out_ptr, clock_ptr, N: tl.constexpr):
+    gdc_wait()
+    lane = tl.arange(0, N)
+    tl.store(out_ptr + lane, tl.load(x_ptr + lane) + tl.extra.cuda.smid())
+    tl.extra.cuda.gdc_launch_dependents()
+    tl.store(clock_ptr, tl.extra.cuda.globaltimer())
+
+
+@triton.jit
+def asks_for_warps(out_ptr):
+    tl.store(out_ptr, tl.extra.cuda.num_warps())
+
+
+def test_functions_of_cuda(interpreted: None) -> None:
+    x, out, clock = torch.randn(8), torch.empty(8), torch.zeros(1, dtype=torch.int64)
+    after_another_launch[(1,)](x, out, clock, N=8, launch_pdl=True)
+    assert torch.equal(out, x)
+    first = clock.item()
+    after_another_launch[(1,)](x, out, clock, N=8)
+    assert clock.item() >= first > 0
+    with pytest.raises(NotImplementedError, match=r"tl\.extra\.cuda\.num_warps runs only compiled"):
+        asks_for_warps[(1,)](out)

@@ -172,9 +172,9 @@ def test_gradients_have_the_same_precision(
     asked: list[tuple[int, ...]] = []
     by_parts = parts.by_parts
 
-    def noted(chosen: Configuration, gemm: Gemm) -> None:
+    def noted(chosen: Configuration, most: int, gemm: Gemm) -> None:
         asked.append(gemm.shape)
-        by_parts(chosen, gemm)
+        by_parts(chosen, most, gemm)
 
     monkeypatch.setattr("triton_kernels.gemm.launch.by_parts", noted)
     x, weight = matrix(5, 8, False).requires_grad_(), matrix(6, 8, False).requires_grad_()

@@ -150,10 +150,19 @@ def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
     """The largest tiles of gemm_f16x3_kernel of which there are enough for all multiprocessors.
     GPUs without descriptors in hardware compute addresses instead; with large tiles there would be
     no registers left for these."""
+    if problem.kernels != "tl" and gpu.capability == forms.CAPABILITY:
+
+        def cost(form: Configuration) -> float:
+            waves = cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
+            return waves * forms.PARTS_FORMS[form]
+
+        able = [form for form in forms.PARTS_FORMS if _fits(form, problem, gpu, _failed)]
+        if able:
+            return min(able, key=cost)
     large = gpu.capability >= TMA_CAPABILITY
     tiles = PARTS_TILES if large else PARTS_TILES[-1:]
-    forms = [fitting(Configuration(True, each), problem, gpu) for each in tiles]
-    fit = [form for form in forms if form is not None]
+    each_fit = [fitting(Configuration(True, each), problem, gpu) for each in tiles]
+    fit = [form for form in each_fit if form is not None]
     enough = [f for f in fit if f.tiles_of(problem.M, problem.N) >= gpu.multiprocessors]
     return (enough or fit[-1:] or [_SMALLEST])[0]
 

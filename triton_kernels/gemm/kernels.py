@@ -15,7 +15,7 @@ one.
 Kernels and jit functions take related arguments as one tuple: ``size`` is (M, N, K), strides are
 (of rows, of columns), ``bias`` is (pointer, stride), ``c`` is (pointer, row stride, column stride),
 ``scalars`` is (alpha, beta). The pointer of a missing tensor is None. OP only serves the kernel's
-name.
+name. WAITS: whether the launch that copies an operand may still run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from triton_kernels._scalars import multiple, scalar_value
 
@@ -161,6 +162,7 @@ def gemm_bias_act_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Each program computes one BLOCK_M × BLOCK_N tile of out, or a part of its sum over K.
 
@@ -168,6 +170,8 @@ def gemm_bias_act_kernel(
     eviction policy. UNITS are divisors of the length and pitch of a's rows, a's columns, b's
     columns and b's rows; 1 for those that are not contiguous.
     """
+    if WAITS:
+        gdc_wait()
     M, N, K = size
     stride_am, stride_ak = a_strides
     stride_bk, stride_bn = b_strides
@@ -255,12 +259,15 @@ def gemm_tma_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Each program computes every PROGRAMS-th tile of out.
 
     If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K]. out and
     pre are descriptors if OUT_TMA.
     """
+    if WAITS:
+        gdc_wait()
     M, N, K = size
     PRECISION: tl.constexpr = "tf32" if a_desc.dtype == tl.float32 else "ieee"
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)

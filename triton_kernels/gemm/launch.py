@@ -44,7 +44,7 @@ def launch(gemm: Gemm) -> None:
             raise RuntimeError(f"gemm_gluon_kernel is not made for {problem}")
         try:
             if gemm.precision == "f16x3":
-                by_parts(chosen, gemm)
+                by_parts(chosen, gpu.multiprocessors, gemm)
             elif chosen.tma:
                 by_descriptors(chosen, gpu.multiprocessors, gemm)
             else:
@@ -73,7 +73,8 @@ def _kind(c: Tensor | None, out: Tensor) -> str:
 def by_descriptors(chosen: Configuration, most: int, gemm: Gemm) -> None:
     """Launch gemm_tma_kernel or gemm_gluon_kernel, with at most ``most`` programs."""
     M, N, K = shape = gemm.shape
-    (a, a_t), (b, b_t) = _tma_operands(gemm.a, gemm.b)
+    (a, a_t), (b, b_t), copied = _tma_operands(gemm.a, gemm.b)
+    waits = copied and _launch.overlaps(gemm_tma_kernel, gemm.out.device)
     bias, c, out, pre = gemm.bias, gemm.c, gemm.out, gemm.pre
     how = a_t, b_t, tma_writable(out)
     if chosen.gluon:
@@ -81,12 +82,12 @@ def by_descriptors(chosen: Configuration, most: int, gemm: Gemm) -> None:
 
         parts = chosen.parts(K)
         programs = min(chosen.tiles_of(M, N) * parts, most)
-        gluon.launch(chosen, programs, gemm._replace(a=a, b=b), how, parts)
+        gluon.launch(chosen, programs, gemm._replace(a=a, b=b), how, parts, waits)
         return
     strides = gemm.strides
     kinds = _launch.kinds((shape, *strides))
     prepared, a_block, b_block, out_block = _tma_launch(
-        gemm.prefix, chosen, most, kinds, gemm.keys(a, b), gemm.act, how
+        gemm.prefix, chosen, most, kinds, gemm.keys(a, b), gemm.act, how, waits
     )
     results = [out, pre]
     if how[2]:
@@ -100,9 +101,11 @@ def through_pointers(chosen: Configuration, gemm: Gemm) -> None:
     """Launch gemm_bias_act_kernel."""
     M, N, K = shape = gemm.shape
     a, b, out, tiles = gemm.a, gemm.b, gemm.out, chosen.tiles
+    waits = False
     if a.dtype == torch.float32 and gemm.precision == "ieee" and M > 64 and b.stride(0) == 1:
         # Multiply-adds read b's rows. If its columns are contiguous, they take twice as long.
         (b,) = repacked((b.t(), True))
+        waits = _launch.overlaps(gemm_bias_act_kernel, out.device)
     strides, scalars = (a.stride(), b.stride(), *gemm.strides), gemm.scalars
     keys = *gemm.keys(a, b), *map(specialization_key, scalars)
     (am, ak), (bk, bn), *_ = strides
@@ -114,7 +117,7 @@ def through_pointers(chosen: Configuration, gemm: Gemm) -> None:
     parts, count = chosen.parts(K), chosen.tiles_of(M, N)
     kinds = _launch.kinds((shape, *strides, parts))
     prepared = _pointer_launch(
-        gemm.prefix, tiles, tuple(units), policy, kinds, keys, gemm.act, gemm.precision
+        gemm.prefix, tiles, tuple(units), policy, kinds, keys, gemm.act, gemm.precision, waits
     )
     sums = torch.float64 if a.dtype == torch.float64 else torch.float32
     split = splitting.memory(count, tiles.BLOCK_M * tiles.BLOCK_N, parts, sums, out.device)
@@ -132,6 +135,7 @@ def _pointer_launch(
     keys: tuple[Any, ...],
     act: str,
     precision: str,
+    waits: bool,
 ) -> Launch:
     """The launch of gemm_bias_act_kernel for tensors and scalars of these keys and integers of
     these kinds. It serves all sizes, so that a new size need not ask Triton for the kernel."""
@@ -146,6 +150,7 @@ def _pointer_launch(
         UNITS=units,
         B_POLICY=policy,
         **tiles._asdict(),
+        **_launch.waiting(waits),
     )
 
 
@@ -158,6 +163,7 @@ def _tma_launch(
     keys: tuple[Any, ...],
     act: str,
     how: tuple[bool, bool, bool],
+    waits: bool,
 ) -> tuple[Launch, Block, Block, Block]:
     """The launch of gemm_tma_kernel with at most ``most`` programs, for tensors of these keys and
     integers of these kinds; and the blocks of the descriptors of a, b and out. ``how`` is (A_T,
@@ -175,14 +181,16 @@ def _tma_launch(
         PROGRAMS=most,  # even with fewer tiles: otherwise each size would compile a kernel
         SUBTILES=chosen.SUBTILES,
         **chosen.tiles._asdict(),
+        **_launch.waiting(waits),
     )
     m, n, k, *_ = chosen.tiles
     a_block, b_block = [k, m] if a_t else [m, k], [n, k] if b_t else [k, n]
     return prepared, a_block, b_block, [m, n // chosen.SUBTILES]
 
 
-def _tma_operands(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, bool], tuple[Tensor, bool]]:
-    """For a and b each, a matrix for a descriptor, and whether it is the transpose.
+def _tma_operands(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, bool], tuple[Tensor, bool], bool]:
+    """For a and b each, a matrix for a descriptor, and whether it is the transpose. Last, whether
+    one of the two was copied by a launch.
 
     A matrix without a possible descriptor is copied, to rows that start at multiples of 16 bytes.
     So is b if its pitch makes loads slower and there are many of them. float32 matrices must be
@@ -197,7 +205,7 @@ def _tma_operands(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, bool], tuple[Tens
         wanted = zip((a, b), turned, copied)
         copies = iter(repacked(*((t, turn) for t, turn, copy in wanted if copy)))
         a, b = (next(copies) if copy else t for t, copy in zip((a, b), copied))
-    return (a, a_t != turned[0]), (b, b_t != turned[1])
+    return (a, a_t != turned[0]), (b, b_t != turned[1]), any(copied)
 
 
 # The number of a's rows from which on b is copied if its pitch is an odd multiple of 16 bytes. With

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -17,32 +18,41 @@ from triton_kernels.gemm.configurations import Configuration
 from triton_kernels.gemm.descriptors import Descriptor
 from triton_kernels.gemm.parts_kernels import gemm_again_kernel, gemm_f16x3_kernel, split_kernel
 
+VECTOR = 4  # elements of float32 in 16 bytes
 PITCH = 64  # elements; pitches of the parts are multiples of this, a line of 128 bytes
 AGAIN = 64  # rows and columns of a tile that is computed again
 AGAIN_K = 16
+STRIP = 8  # so many tiles, neighbours in a row of tiles, are one program's
 
 
-def by_parts(chosen: Configuration, gemm: Gemm) -> None:
-    """Launch the three kernels: split, multiply, compute again."""
+def by_parts(chosen: Configuration, most: int, gemm: Gemm) -> None:
+    """Launch the three kernels: split, multiply, compute again. gemm_gluon_f16x3_kernel multiplies
+    with at most ``most`` programs."""
     device = gemm.out.device
     a, b = gemm.a, gemm.b
     M, N, K = shape = gemm.shape
-    a_t, b_t = _by_depth(*a.stride()), _by_depth(*b.t().stride())
-    parts = [_room(rows, K, by_depth, device) for rows, by_depth in ((M, a_t), (N, b_t))]
+    a_by, b_by = _by_depth(*a.stride()), _by_depth(*b.t().stride())
+    parts = [_room(rows, K, by_depth, device) for rows, by_depth in ((M, a_by), (N, b_by))]
     scales = [_launch.workspace((rows,), torch.float32, device) for rows in (M, N)]
     strides, others, scalars = (a.stride(), b.stride()), gemm.strides, gemm.scalars
+    waits = _launch.overlaps(gemm_f16x3_kernel, device)
     split, multiply, again, blocks = _prepared(
-        gemm.prefix, chosen, shape, (*strides, *others), gemm.keys(a, b), gemm.act
+        gemm.prefix, chosen, shape, (*strides, *others), gemm.keys(a, b), gemm.act, waits
     )
     pitches = [t.stride(0) for t in parts]
     (a_parts, b_parts), (a_scales, b_scales) = parts, scales
     split(device, a, a_parts, a_scales, b, b_parts, b_scales, shape, *strides, *pitches)
     # For descriptors without the padding of the lines.
-    a_matrix, b_matrix = (t[:, :K] if by else t for t, by in zip(parts, (a_t, b_t)))
-    lows = [rows if by else pitch // 2 for rows, by, pitch in zip((M, N), (a_t, b_t), pitches)]
-    operands = Descriptor.of(a_matrix, blocks[0]), Descriptor.of(b_matrix, blocks[1])
+    a_matrix, b_matrix = (t[:, :K] if by else t for t, by in zip(parts, (a_by, b_by)))
+    lows = [rows if by else pitch // 2 for rows, by, pitch in zip((M, N), (a_by, b_by), pitches)]
     rest = gemm.bias, gemm.c, gemm.out, gemm.pre
-    multiply(device, *operands, *scales, *rest, shape, *lows, *others, *scalars)
+    if chosen.gluon:
+        from triton_kernels.gemm.gluon import parts as gluon  # not every Triton can import it
+
+        gluon.multiply(chosen, most, gemm, (a_matrix, b_matrix), scales, lows, (not a_by, b_by))
+    else:
+        operands = Descriptor.of(a_matrix, blocks[0]), Descriptor.of(b_matrix, blocks[1])
+        multiply(device, *operands, *scales, *rest, shape, *lows, *others, *scalars)
     again(device, a, b, *scales, *rest, shape, *strides, *others, *scalars)
 
 
@@ -60,13 +70,21 @@ def _room(rows: int, depth: int, by_depth: bool, device: torch.device) -> Tensor
     return _launch.workspace(shape, torch.float16, device)
 
 
-def _how(depth: int, by_depth: bool) -> tuple[bool, int, int, bool]:
-    """BY_DEPTH, ROWS, DEPTH and ONCE of split_rows, for about 4096 elements at a time."""
+def _how(
+    rows: int, depth: int, strides: tuple[int, int], aligned: bool
+) -> tuple[bool, int, int, bool, int, int]:
+    """The constants of split_rows, for up to 8192 elements at a time. ``strides`` are those of a
+    row and along the depth. Not by depth it reads lines of 128 bytes, or shorter ones if there
+    would be too few programs."""
+    by_depth = _by_depth(*strides)
+    length, step, pitch = (depth, *strides[::-1]) if by_depth else (rows, *strides)
+    unit = math.gcd(length, pitch, VECTOR) if aligned and step == 1 else 1
     if by_depth:
         at_once = min(4096, next_power_of_2(depth))
-        return True, max(1, 4096 // max(512, at_once)), at_once, at_once >= depth
-    at_once = min(256, next_power_of_2(depth))
-    return False, 16, at_once, at_once >= depth
+        return True, max(1, 4096 // max(512, at_once)), at_once, at_once >= depth, 1, unit
+    columns = 32 if rows >= 4096 else 16 if rows >= 1024 else 8
+    at_once = min(2048 // columns, next_power_of_2(depth))
+    return False, columns, at_once, at_once >= depth, 4, unit
 
 
 @functools.lru_cache(REMEMBERED)
@@ -77,14 +95,15 @@ def _prepared(
     strides: tuple[Any, ...],
     keys: tuple[Any, ...],
     act: str,
+    waits: bool,
 ) -> tuple[Launch, Launch, Launch, tuple[list[int], list[int]]]:
     """The three launches for arguments with these integers and keys, and the blocks of the
     descriptors of a and b."""
-    (dtype, _), _, _, _, (out_dtype, _), _ = keys
+    (dtype, a_aligned), (_, b_aligned), _, _, (out_dtype, _), _ = keys
     M, N, K = shape
-    (am, ak), (bk, bn), *_ = strides
-    a_by, b_by = _by_depth(am, ak), _by_depth(bn, bk)
-    a_how, b_how = _how(K, a_by), _how(K, b_by)
+    a_strides, b_strides, *_ = strides
+    a_how, b_how = _how(M, K, a_strides, a_aligned), _how(N, K, b_strides[::-1], b_aligned)
+    a_by, b_by = a_how[0], b_how[0]
     split = Launch(
         split_kernel,
         (cdiv(M, a_how[1]) + cdiv(N, b_how[1]),),
@@ -102,14 +121,17 @@ def _prepared(
         A_T=not a_by,
         B_T=b_by,
         **chosen.tiles._asdict(),
+        **_launch.waiting(waits),
     )
     again = Launch(
         gemm_again_kernel,
-        (cdiv(M, AGAIN) * cdiv(N, AGAIN),),
+        (cdiv(M, AGAIN) * cdiv(N, STRIP * AGAIN),),
         OP=op,
         ACT=forward,
         BLOCK=AGAIN,
         BLOCK_K=AGAIN_K,
+        STRIP=STRIP,
+        **_launch.waiting(waits),
     )
     blocks = [m, k] if a_by else [k, m], [n, k] if b_by else [k, n]
     return split, multiply, again, blocks

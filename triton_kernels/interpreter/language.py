@@ -247,6 +247,18 @@ def to_index(self: Any) -> int:
     return int(self.handle.data.item())
 
 
+def with_semantic(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    """A builtin that only the compiler gives its semantic: one of triton.language.extra.cuda."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return builtin(*arguments, **named, _semantic=upstream.interpreter_semantic)
+        except AttributeError:  # an option of the compiler
+            raise NotInterpreted(f"tl.extra.cuda.{builtin.__name__}") from None
+
+    return call
+
+
 def emulated(name: str) -> Callable[..., Any]:
     """A libdevice function for the interpreter."""
 

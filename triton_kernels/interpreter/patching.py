@@ -90,6 +90,11 @@ def _language_patches() -> list[tuple[Any, str, Any]]:
         for name, member in vars(libdevice).items():
             if inspect.isfunction(member) and not name.startswith("_"):
                 recorded.append((libdevice, name, language.emulated(name)))
+    # Triton makes a second module for what is imported.
+    for extra in (tl.extra.cuda, importlib.import_module("triton.language.extra.cuda")):
+        for name, member in vars(extra).items():
+            if getattr(member, "__triton_builtin__", False):
+                recorded.append((extra, name, language.with_semantic(member)))
     imported_names.know(recorded)
     return recorded
 

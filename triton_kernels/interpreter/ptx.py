@@ -6,6 +6,7 @@ A register holds 64 bits a lane. What is approximate on a GPU is accurate here.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -41,6 +42,9 @@ _OPPOSITES = {
 }
 _WHOLE: dict[str, Callable[..., Array]] = {
     **{"rzi": np.trunc, "rni": np.rint, "rmi": np.floor, "rpi": np.ceil},
+}
+_SPECIAL: dict[str, Callable[[], int]] = {
+    **{"%globaltimer": time.time_ns, "%smid": lambda: 0, "%nsmid": lambda: 1},
 }
 # Modifiers that change nothing here: flushing, approximation, rounding to nearest, low halves.
 _PLAIN = {"approx", "ftz", "full", "rn", "lo"}
@@ -86,8 +90,8 @@ def _step(statement: str, registers: Registers, lanes: int) -> None:
     match = _STATEMENT.fullmatch(statement)
     if match is None:
         raise Unknown(statement)
-    if match[3].split(".")[0] in ("bar", "barrier", "fence", "membar"):
-        return  # a program's threads run together
+    if match[3].split(".")[0] in ("bar", "barrier", "fence", "membar", "griddepcontrol"):
+        return  # a program's threads run together, and launches one after the other
     operands = _OPERAND.findall(match[4])
     taken = np.ones(lanes, dtype=bool)
     try:
@@ -208,6 +212,8 @@ def _read(operand: str, type_: str, registers: Registers) -> Array:
     if operand in registers:
         values = _typed(registers[operand], dtype)
         return np.asarray(emulation.decoded(values, "bf16")) if type_ == "bf16" else values
+    if operand in _SPECIAL:
+        return _typed(np.array([_SPECIAL[operand]()], np.uint64), dtype)
     if operand[:2].lower() in ("0f", "0d"):  # the bits of a float
         return np.array([int(operand[2:], 16)], f"u{dtype.itemsize}").view(dtype)
     number = float(operand) if dtype.kind == "f" else int(operand.rstrip("U"), 0)

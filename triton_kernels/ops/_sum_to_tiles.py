@@ -25,6 +25,8 @@ SQUARE = 32  # BLOCK_K and BLOCK_R for short rows that are loaded element by ele
 WIDE_TILE = 64, 128  # BLOCK_K and BLOCK_R where vectors are loaded ahead of the additions
 ENOUGH = 256  # so many programs along one dimension need no second pass
 ENOUGH_AHEAD = 128  # the same where tiles are loaded ahead
+LONG = 512  # from so many addends per row, loaded by elements, few rows at a time are faster
+ALONE = 264  # up to so many results, each has a program of 16 warps
 SHORTEST_ALONE = 300  # from so many addends per row, loaded by elements, a program has few rows
 MANY_ROWS = 64  # x must have so many times the rows that are merged into one
 PROGRAMS = 1056  # to aim for: eight per multiprocessor of an H200; twice as many are better
@@ -38,6 +40,7 @@ class Tile(NamedTuple):
     BLOCK_R: int  # addends of each
     STAGES: int = 1
     num_warps: int = 4
+    UNROLL: int = 1  # steps whose loads are in flight together, by registers
 
 
 class Sums(NamedTuple):
@@ -104,15 +107,17 @@ def _along_addends(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile:
             return Tile(min(along, 4), TILE // 4)
         half = max(4, next_power_of_2(reduced[0][0]) // 2)
         return Tile(min(along, 2 * TILE // half), half)
-    few = results <= (PROGRAMS if addends >= 4 * TILE else FEW)
-    if few and addends < 8 * TILE:  # one step, no second pass
-        block_r = min(across, 2 * TILE)
-        return Tile(1, block_r, num_warps=8 if block_r > TILE else 4)
+    few = results <= (PROGRAMS if addends >= 2 * TILE else FEW)
+    if few and addends < 8 * TILE:  # a few large steps, no second pass
+        alone = results <= ALONE
+        block_r = min(across, 2 * TILE if alone or addends >= 4 * TILE else TILE)
+        warps = 16 if alone and block_r > TILE else 8 if across > TILE else 4
+        return Tile(1, block_r, num_warps=warps, UNROLL=2)
     if len(reduced) > 1 and across >= 2 * TILE:
         return Tile(1, 2 * TILE, num_warps=8)
     vectors = aligned and _in_vectors(reduced, kept, dtype)
     if len(reduced) == 1 and results * across >= PROGRAMS * TILE // 2:
-        tile = _short_rows(addends, dtype, vectors)
+        tile = _whole_rows(sums, dtype) if vectors else _by_elements(sums, dtype)
         if tile is not None:
             return tile
     squares = not vectors and addends <= SHORTEST_ALONE and results >= SQUARE * PROGRAMS
@@ -126,20 +131,53 @@ def _along_addends(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile:
         half = narrower if results * narrower >= PROGRAMS * TILE // 2 else half
     if squares:
         half = min(half, SQUARE)
-    return Tile(min(along, TILE // 2 // half), half)
+    return Tile(min(along, TILE // 2 // half), half, UNROLL=2 if half == TILE // 2 else 1)
 
 
-def _short_rows(addends: int, dtype: torch.dtype, vectors: bool) -> Tile | None:
-    """The tile for many results with few addends each, in one row. None: no special tile is
-    faster."""
-    across = next_power_of_2(addends)
-    if addends <= 3:
-        return Tile(TILE // 4, 2)
-    if vectors and 32 <= across <= 256:  # whole rows, 64 bytes per lane
+def _whole_rows(sums: Sums, dtype: torch.dtype) -> Tile | None:
+    """The tile for many results whose addends are a short row of vectors: whole rows, 64 bytes per
+    lane. None: no special tile is faster."""
+    across = next_power_of_2(sums.addends)
+    if 32 <= across <= 256:
         return Tile(TILE // across, across, num_warps=dtype.itemsize)
-    if not vectors and dtype.itemsize > 2 and across <= 64:
-        half = max(4, across // 2)
-        return Tile(TILE // 4 // half, half, num_warps=1)
+    return None
+
+
+# Bytes per element → the most addends of a row that is loaded element by element, and its tile.
+BY_ELEMENTS = {
+    2: (
+        (9, Tile(512, 1)),
+        (16, Tile(256, 2)),
+        (24, Tile(128, 4, UNROLL=2)),
+        (63, Tile(64, 4, UNROLL=2)),
+        (127, Tile(32, 8, UNROLL=2)),
+    ),
+    4: (
+        (5, Tile(512, 1)),
+        (8, Tile(128, 4, num_warps=1)),
+        (16, Tile(64, 8, num_warps=1)),
+        (31, Tile(64, 4)),
+        (63, Tile(32, 8, UNROLL=2)),
+    ),
+}
+
+
+def _by_elements(sums: Sums, dtype: torch.dtype) -> Tile | None:
+    """The tile for many results whose addends are a row that is loaded element by element. A lane
+    has few elements of a step. It finds the rest of a line in L1, where the step before brought it.
+    None: no special tile is faster."""
+    results, addends = sums.results, sums.addends
+    narrow = dtype.itemsize == 2
+    for most, tile in BY_ELEMENTS[2 if narrow else 4]:
+        if addends <= most:
+            return tile
+    if addends < (LONG if narrow else 2 * SHORT) and (narrow or addends % 2):
+        many = results >= SQUARE * PROGRAMS
+        return Tile(32, 16, num_warps=8) if many else Tile(8, 64, UNROLL=2)
+    if 3 * LONG <= addends < 8 * TILE and results >= 2 * PROGRAMS:
+        return Tile(1, TILE // 4, num_warps=2, UNROLL=2)
+    if LONG <= addends < 8 * TILE and results >= 4 * PROGRAMS:
+        return Tile(2, TILE // 8, num_warps=1, UNROLL=2)
     return None
 
 
@@ -155,15 +193,21 @@ def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None
     # are not adjacent leave little to load per step anyway.
     apart = len(kept) > 1 and 12 < kept[0][0] < 1024 and addends > 8
     if apart and results >= 2**14 and addends >= 32 and results * addends < 2**23:
-        return Tile(32, 32, num_warps=1)  # little data, in one pass
+        return Tile(32, 32, num_warps=1, UNROLL=2)  # little data, in one pass
     if apart and not vectors and results >= TILE:
-        return Tile(128, 8, num_warps=1)
+        return Tile(128, 8, num_warps=1, UNROLL=2)
     many = results >= (2**18 if vectors and across >= 128 and not apart else 2**16)
     short = len(kept) > 1 and kept[0][0] < 128
     if many or (short and results >= 2**14):
         if apart:
-            return Tile(64, 16, num_warps=1)
-        return Tile(256 if dtype.itemsize == 2 else 128, 4, num_warps=1)
+            return (
+                Tile(64, 16, num_warps=2, UNROLL=2)
+                if dtype.itemsize == 2
+                else Tile(32, 32, UNROLL=2)
+            )
+        if short and reduced[0][0] >= 32:  # what is contiguous is mostly addends
+            return Tile(16, 32, num_warps=2, UNROLL=2)
+        return Tile(256 if dtype.itemsize == 2 else 128, 4, num_warps=1, UNROLL=2)
     # Loading ahead pays where vectors are loaded. Elsewhere it is many times slower.
     columns, rows = WIDE_TILE
     if dtype == torch.float64:

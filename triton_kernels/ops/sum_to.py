@@ -22,6 +22,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_wait
 
 from triton_kernels import _arguments, _elementwise, _launch
 from triton_kernels._counts import cdiv
@@ -96,10 +97,12 @@ def sum_kernel(
     BLOCK_K: tl.constexpr,
     BLOCK_R: tl.constexpr,
     STAGES: tl.constexpr,
+    UNROLL: tl.constexpr,
     OUT_UNIT: tl.constexpr,
+    WAITS: tl.constexpr,
 ):
     """Program (i, j) adds the j-th part of the addends of its block of results. It loads STAGES − 1
-    tiles ahead.
+    tiles ahead, or UNROLL at once. WAITS: whether the launch that writes x may still run.
 
     Dimensions come innermost first. The last one is indexed without a remainder, so the compiler
     sees that a single dimension is contiguous. ``kept``, its first size and all strides but the
@@ -109,6 +112,8 @@ def sum_kernel(
     their width, and each element costs a comparison. If x ends at ``limit``, within the last
     addends, the last tile of every part is masked.
     """
+    if WAITS:
+        gdc_wait()
     if KEPT_UNIT > 1:
         kept = tl.cast(kept, INDEX) * KEPT_UNIT
     if REDUCED_UNIT > 1:
@@ -130,7 +135,7 @@ def sum_kernel(
     certain = end if limit is None else end - 1
     whole = begin + (certain - begin) // BLOCK_R * BLOCK_R
     total = tl.zeros([BLOCK_K, BLOCK_R], C)
-    for start in tl.range(begin, whole, BLOCK_R, num_stages=STAGES):
+    for start in tl.range(begin, whole, BLOCK_R, num_stages=STAGES, loop_unroll_factor=UNROLL):
         x = _addends(
             x_ptr, x_start, k < kept, start, None, None, reduced_sizes, reduced_strides,
             REDUCED_NDIM, INDEX, KEPT_UNIT, REDUCED_UNIT, BLOCK_R,
@@ -229,26 +234,31 @@ def _fake(
     return x.new_empty(tuple(shape), dtype=dtype or x.dtype)
 
 
-def _run(x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype) -> None:
-    """One launch, or two where few results have many addends."""
+def _run(
+    x: Tensor, out: Tensor, factor: int | float, compute: torch.dtype, follows: bool = False
+) -> None:
+    """One launch, or two where few results have many addends. ``follows``: the launch just before
+    writes x."""
     number = as_argument(float(factor), compute)
     shapes = x.shape, x.stride(), out.shape, out.stride()
     partial, first, second = _passes(*shapes, specialization_key(x), compute)
-    steps = [(first, x, out, number)]
+    steps = [(first, x, out, number, follows)]
     if second is not None:
         sums = _launch.workspace(partial, compute, x.device)
-        steps = [(first, x, sums, as_argument(1.0, compute)), (second, sums, out, number)]
-    for each, source, target, by in steps:
+        one = as_argument(1.0, compute)
+        steps = [(first, x, sums, one, follows), (second, sums, out, number, True)]
+    overlaps = steps[-1][-1] and _launch.overlaps(sum_kernel, x.device)
+    for each, source, target, by, after in steps:
         keys = specialization_key(source), specialization_key(target), specialization_key(by)
-        launch = _launching(each.how, (*keys, *each.kinds))
+        launch = _launching(each.how, (*keys, *each.kinds), after and overlaps)
         launch(x.device, source, target, by, *each.rest, grid=each.grid)
 
 
 def add_rows(partial: Tensor, out: Tensor) -> None:
-    """Add the partial sums of another kernel: out [N] = Σ partial [parts, N], which is contiguous
-    and of the compute type."""
+    """Add the partial sums of the kernel launched just before: out [N] = Σ partial [parts, N],
+    which is contiguous and of the compute type."""
     if out.numel():
-        _run(partial, out, 1.0, partial.dtype)
+        _run(partial, out, 1.0, partial.dtype, follows=True)
 
 
 class _How(NamedTuple):
@@ -350,7 +360,7 @@ def _pass(
 
 
 @functools.lru_cache(REMEMBERED)
-def _launching(how: _How, kinds: tuple[Any, ...]) -> Launch:
+def _launching(how: _How, kinds: tuple[Any, ...], waits: bool) -> Launch:
     """The launch for arguments of these kinds, cached: a new shape need not ask Triton again."""
     kept_unit, reduced_unit, out_unit = how.units
     *_, kept, _, _, reduced, _ = kinds
@@ -365,6 +375,7 @@ def _launching(how: _How, kinds: tuple[Any, ...]) -> Launch:
         REDUCED_UNIT=reduced_unit,
         **how.tile._asdict(),
         OUT_UNIT=out_unit,
+        **_launch.waiting(waits),
     )
 
 

@@ -1,5 +1,5 @@
-"""The configurations of gemm_gluon_kernel, and the fraction of the tensor cores' peak that the loop
-of each reaches; see :mod:`triton_kernels.gemm.model`.
+"""The configurations of the kernels in Gluon. Of gemm_gluon_kernel also the fraction of the tensor
+cores' peak that the loop of each reaches; see :mod:`triton_kernels.gemm.model`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,13 @@ FORMS = {
     Configuration(True, Tiles(64, 160, 64, 8, 4, 7), 5, gluon=True): 0.69,
     Configuration(True, Tiles(64, 128, 64, 8, 4, 8), 1, gluon=True): 0.65,
     Configuration(True, Tiles(64, 64, 128, 8, 4, 6), 1, gluon=True): 0.53,
+}
+
+# Of gemm_gluon_f16x3_kernel: configuration → cost of a tile (H200, ten problems, triton 3.6).
+PARTS_FORMS = {
+    Configuration(True, Tiles(128, 128, 64, 8, 8, 3), 4, gluon=True): 1.0,
+    Configuration(True, Tiles(64, 128, 64, 8, 4, 4), 4, gluon=True): 0.54,
+    Configuration(True, Tiles(64, 64, 64, 8, 4, 6), 2, gluon=True): 0.34,
 }
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from triton_kernels.gemm.gluon.versions import (
     fence_async_shared,
+    gdc_wait,
     gl,
     gluon,
     load_tile,
@@ -369,12 +370,14 @@ def gemm_gluon_kernel(
     BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr,
     STAGES: gl.constexpr,
+    WAITS: gl.constexpr,
 ):
     """Each program computes every num_programs-th tile of out, or part of a tile.
 
     If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K]. rest_desc
     also describes b, with blocks of the columns that b_desc's blocks leave of a tile, or is None.
-    If OUT_TMA, out and pre are descriptors with blocks of one consumer's rows × PART_N.
+    If OUT_TMA, out and pre are descriptors with blocks of one consumer's rows × PART_N. WAITS:
+    whether the launch that copies an operand may still run.
     """
     M, N, K = size
     ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
@@ -404,6 +407,8 @@ def gemm_gluon_kernel(
     scalars = (alpha, beta)
     outs = (out, pre, out_buffer)
     split = (workspace, counters, parts)
+    if WAITS:
+        gdc_wait()
     # The first loads start before the warps are specialised, which takes time.
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     tile, _, first, end = _item(gl.program_id(0), tiles, gl.cdiv(K, BLOCK_K), split)

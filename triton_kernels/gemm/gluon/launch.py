@@ -52,7 +52,14 @@ def split(columns: int) -> tuple[int, int]:
 How = tuple[bool, bool, bool]
 
 
-def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: int = 1) -> None:
+def launch(
+    chosen: Configuration,
+    programs: int,
+    gemm: Gemm,
+    how: How,
+    parts: int = 1,
+    waits: bool = False,
+) -> None:
     """Launch the kernel.
 
     Args:
@@ -61,6 +68,7 @@ def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: in
         gemm: the arguments; a and b are transposes if A_T and B_T say so.
         how: (A_T, B_T, OUT_TMA).
         parts: the number of parts of K; each part of a tile is computed by one program.
+        waits: whether the launch just before writes a or b, and may still run.
     """
     a, b, c, out, pre = gemm.a, gemm.b, gemm.c, gemm.out, gemm.pre
     bias = None if gemm.bias is None else gemm.bias.contiguous()
@@ -68,7 +76,7 @@ def launch(chosen: Configuration, programs: int, gemm: Gemm, how: How, parts: in
     strides = (0, 0) if c is None else c.stride(), out.stride()
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     kinds = _launch.kinds((*shape, *strides, parts))
-    prepared, blocks = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, how)
+    prepared, blocks = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, how, waits)
     # Each consumer stores and adds only its own sums.
     consumers = chosen.tiles.num_warps // WARPS
     elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N // consumers
@@ -102,6 +110,7 @@ def _prepared(
     keys: tuple[Any, ...],
     act: str,
     how: How,
+    waits: bool,
 ) -> tuple[Launch, Blocks]:
     """The launch for tensors with these keys and integers of these kinds, and the blocks of its
     descriptors."""
@@ -126,6 +135,7 @@ def _prepared(
         GROUP_M=group,
         STAGES=stages,
         num_warps=WARPS,
+        **_launch.waiting(waits),
     )
     return prepared, blocks
 
