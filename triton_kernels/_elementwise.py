@@ -57,6 +57,7 @@ NONE = None, None, None  # in place of a divisor
 Units = tuple[int, int]
 ALL: Units = 16, 16
 ONCE: Walk = (*NONE, None, *NONE, None, None)
+ABSENT = 0  # in place of a number that a formula lacks, or that is a tensor
 Y_VALUE, S_VALUE = 4, 5  # positions of the numbers among the kernels' arguments
 
 
@@ -144,17 +145,18 @@ def apply(
     n = out.numel()
     if n == 0:
         return out
-    y_tensor, y_value = (y, 0) if y is None or isinstance(y, Tensor) else (None, y)
-    s_tensor, s_value = (s, 0) if isinstance(s, Tensor) else (None, s)
+    y_tensor, y_value = (y, ABSENT) if y is None or isinstance(y, Tensor) else (None, y)
+    s_tensor, s_value = (s, ABSENT) if isinstance(s, Tensor) else (None, s)
     if out.dtype is torch.float64:
         y_value, s_value = as_argument(y_value, torch.float64), as_argument(s_value, torch.float64)
+    # specialization_key of each, here without a call, because a new shape waits for it.
     keys = (
-        specialization_key(x),
-        specialization_key(y_tensor),
-        specialization_key(s_tensor),
-        specialization_key(out),
-        specialization_key(y_value),
-        specialization_key(s_value),
+        (x.dtype, x.data_ptr() % 16 == 0),
+        None if y_tensor is None else (y_tensor.dtype, y_tensor.data_ptr() % 16 == 0),
+        None if s_tensor is None else (s_tensor.dtype, s_tensor.data_ptr() % 16 == 0),
+        (out.dtype, out.data_ptr() % 16 == 0),
+        True if y_value is ABSENT else specialization_key(y_value),
+        True if s_value is ABSENT else specialization_key(s_value),
     )
     alike = _alike(x, y_tensor, s_tensor, out)
     rest: tuple[Any, ...]

@@ -18,6 +18,7 @@ from compare.specs.product_inputs import HOW, OPERANDS, addend, arguments_of, ly
 from compare.specs.products import (
     ALIGNMENTS,
     GLUON,
+    GLUON_PARTS,
     HALVES,
     HUGE_COPY,
     HUGE_PARTS,
@@ -243,6 +244,11 @@ class GemmBiasAct(Product):
         if precision == "f16x3":
             if torch.cuda.is_available():  # shows how often sums leave the tensor cores
                 yield case(LONG_SUM, values="normal")
+                for shape, multiprocessors in GLUON_PARTS:  # few programs have many tiles each
+                    yield case(shape, values="normal", multiprocessors=multiprocessors)
+                    full = {**EPILOGUE, "multiprocessors": multiprocessors}
+                    yield case(shape, "transposed", "special", **full)
+                    yield case(shape, "padded", **full, act="relu")
             for layout in ("contiguous", "transposed"):  # longer than one split step
                 yield case((3, 5, 4500), layout, "normal")
             # The largest element of a row is alone in its second step.

@@ -135,7 +135,7 @@ with triton_kernels.interpret():
 operands = a, a, None, None, a, None, None, None
 import test_interpreting, triton.language as tl
 sizes = [(64, 64, 64), (64, 1), (64, 1), 0, (0, 0), (64, 1), 1.0, 0.0, 1]
-units = dict(UNITS=(1, 1, 1, 1), B_POLICY="")
+units = dict(UNITS=(1, 1, 1, 1), B_POLICY="", WAITS=False)
 options = dict(OP="gemm", ACT=gelu, C=tl.float32, PRECISION="ieee", grid=(1,), **units)
 product = Problem(64, 64, 64, torch.float32, torch.float32)
 tiles = choose(product, GPUS["sm_90"]).tiles._asdict()

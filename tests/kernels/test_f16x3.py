@@ -11,10 +11,12 @@ from torch import Tensor
 import cuda_reference
 import triton_kernels as tk
 from compare.specs import product_bounds
+from compare.specs.products import GLUON_PARTS
 from cuda_reference import _build
 from triton_kernels import _launch
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose, parts
 from triton_kernels.gemm.arguments import Gemm
+from triton_kernels.gemm.gluon.forms import PARTS_FORMS
 
 LAYOUTS = {  # a [M, K] and b [K, N]
     "forward": (False, True),
@@ -184,6 +186,32 @@ def test_gradients_have_the_same_precision(
     torch.nn.functional.gelu(wide[0] @ wide[1].t()).sum().backward()
     for mine, right in zip((x, weight), wide):
         torch.testing.assert_close(mine.grad.double(), right.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_cases_have_every_form_in_gluon() -> None:
+    gpu = GPUS["sm_90"]
+    chosen = {
+        choose(
+            Problem(*shape, torch.float32, torch.float32, "f16x3", kernels="gluon"),
+            gpu._replace(multiprocessors=number),
+        )
+        for shape, number in GLUON_PARTS
+    }
+    assert chosen == set(PARTS_FORMS)
+
+
+def test_the_cheapest_waves_of_tiles() -> None:
+    """Measured on an H200 as the fastest."""
+    rows = {
+        (2304, 2304): (64, 128),
+        (4096, 4096): (128, 128),
+        (6144, 1536): (64, 128),
+        (512, 1024): (64, 64),
+        (8192, 4096): (128, 128),
+    }
+    for (M, N), tile in rows.items():
+        problem = Problem(M, N, 2048, torch.float32, torch.float32, "f16x3", kernels="any")
+        assert choose(problem, GPUS["sm_90"]).tiles[:2] == tile
 
 
 @pytest.mark.parametrize("arch", GPUS)

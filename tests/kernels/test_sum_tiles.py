@@ -114,6 +114,7 @@ WARP = (256, 4, 1, 1)
         (meta(4864), (), (1, 4096, 1, 16)),
         (meta(33, 100000, 24, 1), (1, 100000, 1, 1), (256, 16, 1, 4)),  # short ones
         (meta(64, 256, 56, 56), (256, 1, 1), (1, 4096, 1, 8)),
+        (meta(264, 946, 12, 1), (946, 1, 1), (16, 64, 1, 4)),  # short ones of few results
     ],
 )
 def test_the_first_pass(x: Tensor, shape: tuple[int, ...], tile: tuple[int, ...]) -> None:

@@ -18,7 +18,7 @@ from triton_kernels.gemm.configurations import Configuration
 from triton_kernels.gemm.descriptors import Descriptor
 from triton_kernels.gemm.parts_kernels import gemm_again_kernel, gemm_f16x3_kernel, split_kernel
 
-VECTOR = 4  # elements of float32 in 16 bytes
+VECTOR = 8  # elements of float16 in 16 bytes
 PITCH = 64  # elements; pitches of the parts are multiples of this, a line of 128 bytes
 AGAIN = 64  # rows and columns of a tile that is computed again
 AGAIN_K = 16

@@ -104,7 +104,9 @@ def _along_addends(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile:
     # At most half of the addends per step, so that two loads or more are in flight.
     if len(reduced) > 1 and reduced[0][0] < SHORT:
         if addends >= 8 * TILE:
-            return Tile(min(along, 4), TILE // 4)
+            return Tile(min(along, 4), TILE // 4, UNROLL=2)
+        if results < 2 * TILE and addends >= TILE // 8:
+            return Tile(min(along, 16), 64, UNROLL=2)
         half = max(4, next_power_of_2(reduced[0][0]) // 2)
         return Tile(min(along, 2 * TILE // half), half)
     few = results <= (PROGRAMS if addends >= 2 * TILE else FEW)
@@ -147,7 +149,7 @@ def _whole_rows(sums: Sums, dtype: torch.dtype) -> Tile | None:
 BY_ELEMENTS = {
     2: (
         (9, Tile(512, 1)),
-        (16, Tile(256, 2)),
+        (16, Tile(256, 2, UNROLL=2)),
         (24, Tile(128, 4, UNROLL=2)),
         (63, Tile(64, 4, UNROLL=2)),
         (127, Tile(32, 8, UNROLL=2)),
