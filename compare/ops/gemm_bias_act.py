@@ -259,8 +259,10 @@ class GemmBiasAct(Product):
             # More column tiles than a group has rows; then more row tiles than one, by columns.
             yield case((20, 560, 40))
             yield case((70, 40, 40), "transposed", "normal")
-            # State that is recomputed after the first tile; a loop of one step.
+            # State that is recomputed after the first tile, and past the columns that one program
+            # looks at; a loop of one step.
             yield case((70, 130, 40), values="special")
+            yield case((70, 1100, 24), values="special")
             yield case((20, 24, 1), values="special")
             yield case((20, 24, 1), "transposed", "special", **EPILOGUE)
             for K, layout in itertools.product((64, 257), cases.DISTANT):

@@ -28,6 +28,7 @@ OPERANDS = {
 HOW = {"multiprocessors": COUNT, "training": choice("out", "pre")}
 NEAR = ("contiguous", "misaligned", "transposed", "padded", "strided", "functional")
 OUTLIER = 64.0  # much larger than the rest; its square fits into float16
+WIDE = 512  # columns of "f16x3" for which one program asks at once whether one is not finite
 FAR = 2**24  # rows or columns; the last ones are past 32-bit offsets, in each step of K, too
 LAYOUTS = (*NEAR, "half-aligned", "expanded", *cases.DISTANT)
 VALUES = ("normal", "special", "lattice", "lattice-wide", "tf32", "scaled", "every", "integers")
@@ -117,11 +118,11 @@ def matrices(case: Case, g: torch.Generator, device: torch.device) -> tuple[Tens
     b = cases.random_values((K, N), case.torch_dtype, kind, g)
     if case.values == "special" and a.numel() and b.numel():
         # One special value each in a few rows and columns, of a at both ends of K; the others stay
-        # finite.
+        # finite. Of many columns they are the last ones.
         special = (math.nan, math.inf, -math.inf, -0.0, torch.finfo(a.dtype).tiny / 4)
         for i, value in enumerate(special):
             a[i % M, (i if i % 2 else -1 - i) % K] = value
-            b[(i + 1) % K, (2 * i) % N] = value
+            b[(i + 1) % K, -2 - 2 * i if N > WIDE else (2 * i) % N] = value
         if min(M, N, K) > 2 * len(special):  # a finite row and column with an outlier at the end
             a[-1, -1], b[-1, -1] = OUTLIER, -OUTLIER
         if max(M, N) > FAR:

@@ -433,6 +433,12 @@ class MendedBuilder(_Builder):  # type: ignore[misc]
         steps = list(ptx.statements(asm))
         return _InlineAsm(steps[0].split()[0] if len(steps) == 1 else "inline PTX", handles)
 
+    def create_grid_dependency_wait(self) -> None:
+        """From Triton 3.9 on gdc_wait() is no inline PTX. Launches run one after the other."""
+
+    def create_grid_dependency_launch_dependents(self) -> None:
+        """The same of gdc_launch_dependents()."""
+
     def create_extern_elementwise(self, library: str, path: str, symbol: str, *_: Any) -> Any:
         raise NotInterpreted(f"the function {symbol} of an external library")
 
