@@ -101,7 +101,8 @@ def test_what_a_gpu_alone_runs_is_debugged_in_the_default_kernel() -> None:
 
 
 def test_compile_has_every_form_on_sm_90_alone() -> None:
-    """Of gemm_bias_act in both dtypes, with and without the heaviest epilogue; of tf32 some."""
+    """Of gemm_bias_act in both dtypes, with and without the heaviest epilogue; of tf32 some, and of
+    f16x3 all."""
     from compare.compiling import cross_compile, machine_code
     from triton_kernels.interpreter import cross_compile as without_gpu
 
@@ -128,4 +129,5 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
     every = set(itertools.product(("float16", "bfloat16"), tiles))
     wide = ("64×160×32", "64×192×32", "128×128×32", "256×128×32", "64×64×64")
     every |= {("float32/tf32", tile) for tile in wide}
+    every |= {("float32/f16x3", tile) for tile in ("128×128×64", "64×128×64", "64×64×64")}
     assert set(found["sm_90"]) == every

@@ -264,7 +264,7 @@ def command(stdin: str, *words: str) -> Any:
 
 def test_the_command(typed: Typed) -> None:
     case = ("gemm_bias_act", "--dtype", "float32", "--shape", "64,100,30")
-    typed_in = "p tl.program_id(0); n; n; n; n; n; p pid_n; c"
+    typed_in = "p tl.program_id(0); n; n; n; n; n; n; p pid_n; c"
     done = command(typed_in, *case, "--pdb", "--program", "1")
     assert done.exit_code == 0, done.output
     assert "gemm_bias_act_kernel: program (1, 0, 0) of (2, 1, 1)" in done.output

@@ -21,6 +21,7 @@ from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.rivals import Layer
 from triton_kernels.graph import capabilities
 from triton_kernels.graph.capabilities import MIN_SCORE, Problem
+from triton_kernels.graph.racing import DOUBT
 
 BFLOAT, META = torch.bfloat16, torch.device("meta")
 H100 = "NVIDIA H100 80GB HBM3"
@@ -89,9 +90,12 @@ def test_signs_are_right_on_the_committed_samples_of_an_h200(
     standings = {each.other: each for each in scores.standings(results)}
     assert set(standings) == {"eager", "compile"}
     for standing in standings.values():
-        assert standing.problems >= 40
+        assert standing.problems >= 100
+        # Plans measure where the model cannot tell. What it is sure of must be right.
+        sure = [each for each in standing.wrong if not 1 / DOUBT < each.score / MIN_SCORE < DOUBT]
+        assert sure == []
         right = 1 - len(standing.wrong) / standing.problems
-        assert right >= 0.9, [(each.score, each.speed) for each in standing.wrong]
+        assert right >= 0.85, [(each.score, each.speed) for each in standing.wrong]
 
 
 def test_signs_and_times_are_right_on_an_h100(monkeypatch: pytest.MonkeyPatch) -> None:

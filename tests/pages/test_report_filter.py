@@ -98,9 +98,10 @@ def test_op_dtype_and_shape_choose_what_is_seen(tmp_path: Path) -> None:
     assert first["said"] == "5 of 5 timed cases"
     assert first["hidden"] == 0
     assert add["ops"] == ["add"]
-    assert add["captions"] == ["float16", "float32"]
+    fastest = "; on the right the fastest peer"
+    assert add["captions"] == [f"float16{fastest}", f"float32{fastest}"]
     assert add["said"] == "3 of 5 timed cases"
-    assert narrow["captions"] == ["float16"]
+    assert narrow["captions"] == [f"float16{fastest}"]
     assert narrow["verdicts"] == ["op", "float16"]
     assert narrow["slowest"] == narrow["shapes"] == ["1024×1024", "2048×2048"]
     assert shape["shapes"] == shape["slowest"] == ["1024×1024"]

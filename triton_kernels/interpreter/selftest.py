@@ -22,6 +22,7 @@ from triton_kernels.interpreter.shadowing import ELEMENTWISE, MOVES, NEWER
 _OPTIONAL = {"get_bf16", "logical_and", "logical_or", "logical_not"}
 _OPTIONAL |= {"loop_indices", "loop_range", "create_descriptor_reduce"}
 _OPTIONAL |= {"follow", "follow_reduction", "follow_move", "follow_selection", "decides"}
+_OPTIONAL |= {"create_grid_dependency_wait", "create_grid_dependency_launch_dependents"}
 
 
 class _Watch(Observer):
