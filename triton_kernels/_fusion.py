@@ -275,6 +275,7 @@ class Entry:
         dtypes: the dtypes covered.
         eager, inductor: the kernel's speed relative to eager's and to Inductor's.
         capabilities: the compute capabilities covered; empty for all, if bandwidth decides.
+        elsewhere: the most that both speeds are estimated to be on other GPUs.
         aligned: whether rows of x and of the weight are multiples of 16 bytes; None covers both.
         rows: the smallest M covered.
         acts: the activations covered; empty for all.
@@ -288,6 +289,7 @@ class Entry:
     eager: float
     inductor: float
     capabilities: tuple[int, ...] = ()
+    elsewhere: float = 1.0
     aligned: bool | None = None
     rows: int = 0
     acts: tuple[str, ...] = ()

@@ -371,6 +371,8 @@ def _label(case: Case, launch: Launch) -> str:
     if "CONSUMERS" in config:
         words = ["gluon", "×".join(tile), f"w{4 * config['CONSUMERS']} s{config['STAGES']}"]
         words += ["alternate"] if launch.meta.get("ALTERNATE") else []
+    elif "LANES_M" in config:
+        words = ["gluon", "×".join(tile), f"w{config['num_warps']} s{config['STAGES']}"]
     elif "num_stages" not in config:  # no matrix product
         words = [launch.kernel.removesuffix("_kernel"), *(["×".join(tile)] if tile else [])]
         unit = min((*launch.meta.get("X_UNITS", ()), *launch.meta.get("Y_UNITS", ())), default=16)

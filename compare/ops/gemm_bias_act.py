@@ -18,6 +18,7 @@ from compare.specs.product_inputs import HOW, OPERANDS, addend, arguments_of, ly
 from compare.specs.products import (
     ALIGNMENTS,
     GLUON,
+    GLUON_FMA,
     GLUON_PARTS,
     HALVES,
     HUGE_COPY,
@@ -241,6 +242,12 @@ class GemmBiasAct(Product):
                 yield case(LONG, multiprocessors=number)
                 yield case(GROUPS, multiprocessors=number)
             yield case((9, 40, 1288), values="special", multiprocessors=132)  # in parts
+            if dtype == "float32" and torch.cuda.is_available():
+                for shape, multiprocessors in GLUON_FMA:
+                    yield case(shape, multiprocessors=multiprocessors)
+                    full = {**EPILOGUE, "multiprocessors": multiprocessors}
+                    yield case(shape, "transposed", "special", **full)
+                    yield case(shape, "padded", "normal", **full, act="relu")
         if precision == "f16x3":
             if torch.cuda.is_available():  # shows how often sums leave the tensor cores
                 yield case(LONG_SUM, values="normal")

@@ -86,6 +86,8 @@ _SPLIT: list[Cut] = [((9, 40, 1288), 132), ((20, 40, 1288), 132), ((40, 40, 1288
 _SPLIT += [((40, 40, 2056), 10)]
 _ON_CORES = [*_FEW_ROWS, *_BY_TMA, *_SPLIT]
 _HALF_TILES = [((70, 130, 5), 132), ((140, 300, 5), 1), *_ON_CORES]
+_DOUBLE: list[Cut] = [((20, 40, 40), 2), ((20, 40, 520), 6), ((33, 40, 40), 2), ((70, 40, 264), 20)]
+_DOUBLE += [((70, 70, 40), 2), ((70, 200, 40), 1)]
 TILES = {
     "float16": _HALF_TILES,
     "bfloat16": _HALF_TILES,
@@ -93,7 +95,7 @@ TILES = {
     "float32/tf32": [((130, 130, 24), 132), ((40, 70, 24), 132), *_ON_CORES],
     "float32/tf32x3": [((70, 130, 40), 132)],
     "float32/f16x3": [((130, 130, 72), 1), ((70, 130, 40), 3), ((70, 40, 40), 132)],
-    "float64": [((70, 40, 40), 132)],
+    "float64": [*_DOUBLE, ((130, 130, 1032), 6), ((70, 200, 1032), 1)],
 }
 
 # The forms of triton_kernels.gemm.gluon, on several tiles in both directions, with tails; then with
@@ -104,6 +106,12 @@ GLUON += [((130, 328, 3080), 2), ((580, 264, 520), 20), ((770, 328, 2056), 10), 
 GLUON += [((130, 72, 1544), 12), ((390, 200, 4104), 24), ((70, 392, 3080), 12)]
 # Those of its kernel for "f16x3": several tiles of each form, with even and odd numbers of steps.
 GLUON_PARTS: list[Cut] = [((250, 380, 200), 2), ((130, 250, 136), 3), ((130, 130, 264), 5)]
+# And of its kernel by multiply-adds: each form whole and with K in parts, with sums that are longer
+# than what is added at a time.
+GLUON_FMA: list[Cut] = [((9, 72, 136), 1), ((9, 72, 264), 3), ((33, 40, 40), 2), ((33, 40, 264), 3)]
+GLUON_FMA += [((33, 328, 136), 4), ((33, 40, 520), 2), ((100, 264, 392), 2), ((33, 264, 520), 2)]
+GLUON_FMA += [((194, 72, 40), 4), ((130, 72, 1032), 6), ((100, 200, 392), 1), ((194, 200, 1032), 3)]
+
 
 # One shape per tile configuration of triton_kernels.gemm; a test checks that. Multiples of 16, so
 # that launches are specialised as usual.
@@ -218,9 +226,12 @@ class Product(Spec):
         """Whether both descriptor kernels take the case on this GPU."""
         out_dtype = case.options.get("out_dtype", case.dtype)
         taken = {case.dtype, out_dtype} <= set(HALVES)
-        if case.options.get("precision") in ("tf32", "f16x3"):
-            taken = out_dtype == case.dtype
-        return taken and min(case.shape) > SMALL and not availability.here()
+        precision = case.options.get("precision", "ieee")
+        if case.dtype == "float32":
+            taken = precision == "ieee" or (precision != "tf32x3" and out_dtype == case.dtype)
+        multiply_adds = case.dtype == "float32" and precision == "ieee"
+        least = min(case.shape[multiply_adds:])  # of multiply-adds there may be few rows
+        return taken and least > SMALL and not availability.here()
 
     def pinned(self) -> Mapping[str, Callable[..., Tensor]]:
         """The kernels in Triton's language and in Gluon. The default chooses between them."""
@@ -235,7 +246,8 @@ class Product(Spec):
         if dtype in HALVES:
             cuts = {"": GLUON}
         else:
-            cuts = {"tf32": GLUON[::3], "f16x3": GLUON_PARTS} if dtype == "float32" else {}
+            cuts = {"tf32": GLUON[::3], "f16x3": GLUON_PARTS, "ieee": GLUON_FMA}
+            cuts = cuts if dtype == "float32" else {}
         for precision, of_precision in cuts.items():
             how = {"precision": precision} if precision else {}
             for shape, multiprocessors in of_precision:
@@ -258,7 +270,7 @@ class Product(Spec):
         if precision == "f16x3":
             scales = 4 * (math.prod(a.shape[:-1]) + b.shape[self.columns])
             return 2 * (_repacked(a, 2) + _repacked(b, 2)) + scales
-        if case.dtype == "float64" or precision == "tf32x3":
+        if precision == "tf32x3":
             return max(t.numel() for t in tensors_of(arguments)) * case.torch_dtype.itemsize
         M, N, K = math.prod(a.shape[:-1]), b.shape[self.columns], a.shape[-1]
         gpu = GPUS["sm_90"]
@@ -267,14 +279,16 @@ class Product(Spec):
         problem = Problem(M, N, K, case.torch_dtype, case.torch_dtype, precision)
         chosen = [choose(problem._replace(kernels=kernels), gpu) for kernels in ("tl", "any")]
         copied = 0
-        if case.dtype == "float32" and precision == "ieee":
-            copied = _repacked(b, 4, turned=True)
+        if case.dtype == "float64":
+            copied = max(t.numel() for t in tensors_of(arguments)) * 8
+        elif case.dtype == "float32" and precision == "ieee":  # of gemm.kernels, and of Gluon
+            copied = max(_repacked(b, 4, turned=True), _repacked(a, 4) + _repacked(b, 4))
         elif any(form.tma for form in chosen):  # tf32 copies transposes, others what is not one
             turns = (False, True) if precision == "tf32" else (False,)
             copied = sum(max(_repacked(t, t.itemsize, turned) for turned in turns) for t in (a, b))
         split = (form for form in chosen if form.SPLIT > 1)
         sums = (f.SPLIT * f.tiles_of(M, N) * f.tiles.BLOCK_M * f.tiles.BLOCK_N for f in split)
-        return copied + 4 * max(sums, default=0)
+        return copied + max(4, case.torch_dtype.itemsize) * max(sums, default=0)
 
     def work(self, case: Case, dtype: torch.dtype, read: int, written: int) -> int:
         """Bytes of inputs and absolute values in float64, of the oracle's result, bound, errors."""

@@ -18,6 +18,7 @@ from compare.ops import SPECS
 from compare.specs.products import GLUON
 from compare.timing import providers
 from triton_kernels.gemm.gluon import availability
+from triton_kernels.gemm.gluon.forms import FMA_FORMS
 
 OPS = ("linear_act", "linear_gelu", "gemm_bias_act")
 
@@ -48,7 +49,11 @@ def test_variants_of_one_mode(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ((33, 65, 70), "float16", {"bias": True}, True),
         ((32, 65, 70), "float16", {}, False),
         ((70, 40, 0), "float16", {}, False),
-        ((70, 40, 136), "float32", {}, False),
+        ((70, 40, 136), "float32", {}, True),
+        ((7, 40, 136), "float32", {}, True),
+        ((70, 32, 136), "float32", {}, False),
+        ((7, 40, 136), "float32", {"precision": "tf32"}, False),
+        ((70, 40, 136), "float32", {"precision": "tf32x3"}, False),
         ((70, 40, 136), "float16", {"out_dtype": "float32"}, False),
         ((70, 40, 136), "float16", {"out_dtype": "bfloat16"}, True),
     ],
@@ -130,4 +135,5 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
     wide = ("64×160×32", "64×192×32", "128×128×32", "256×128×32", "64×64×64")
     every |= {("float32/tf32", tile) for tile in wide}
     every |= {("float32/f16x3", tile) for tile in ("128×128×64", "64×128×64", "64×64×64")}
+    every |= {("float32", "×".join(map(str, form.tiles[:3]))) for form in FMA_FORMS}
     assert set(found["sm_90"]) == every

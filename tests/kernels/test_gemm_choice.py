@@ -81,6 +81,9 @@ def test_an_h200_gets_what_was_measured() -> None:
             assert got.tma
             assert got.tiles != measured(problem)[1]
             others += 1
+        elif problem.dtype == torch.float64:
+            assert not got.tma
+            assert got.tiles in choice.FLOAT64_TILES
         elif problem.precision == "tf32" and problem.M <= 32:  # both kinds compete
             assert not got.tma or problem.K % 4 == 0
         elif problem.precision == "tf32" and got.tma:
@@ -145,7 +148,7 @@ def test_every_candidate_can_be_launched(gpu: Gpu) -> None:
             assert form.SPLIT == 1 or form.gluon or not form.tma
             if form.tma and precision != "f16x3":
                 assert gpu.capability >= 90
-                assert dtype == BF16 or precision == "tf32"
+                assert dtype == BF16 or precision == "tf32" or (precision == "ieee" and form.gluon)
 
 
 def test_a_gpu_of_ones_own() -> None:

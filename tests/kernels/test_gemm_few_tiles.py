@@ -80,7 +80,8 @@ def test_few_rows_beside_a_large_matrix_have_wide_tiles() -> None:
 @pytest.mark.parametrize("arch", GPUS)
 def test_tiles_that_fill_the_gpu_are_whole(arch: str) -> None:
     """Of what is drawn: a part has two steps at least, and a GPU four programs a multiprocessor at
-    most, so that the workspace is small."""
+    most, so that the workspace is small. Of float64, and multiply-adds in Gluon, up to eight tiles
+    a multiprocessor may be in four parts each."""
     gpu, seen = GPUS[arch], 0
     for product, kernels in itertools.product(walk.products()[::5], ("tl", "any")):
         asked_for = product.problem._replace(kernels=kernels)
@@ -90,12 +91,17 @@ def test_tiles_that_fill_the_gpu_are_whole(arch: str) -> None:
         seen += 1
         M, N, K, dtype, *_ = asked_for
         tiles = form.tiles_of(M, N)
-        assert dtype != torch.float64
         assert asked_for.precision != "tf32x3"
+        assert 2 * form.SPLIT <= cdiv(K, form.tiles.BLOCK_K)
+        if dtype == torch.float64 or (form.gluon and not asked_for.by_cores):
+            assert arch == "sm_90"
+            assert form.SPLIT <= 64
+            assert tiles < 8 * gpu.multiprocessors
+            assert form.SPLIT <= 4 or tiles * form.SPLIT <= 4 * gpu.multiprocessors
+            continue
         many = 1 if form.tma or not model.synchronous(asked_for) else 4
         assert tiles < many * gpu.multiprocessors
         assert tiles * form.SPLIT <= (1 if form.gluon else 4) * gpu.multiprocessors
-        assert 2 * form.SPLIT <= cdiv(K, form.tiles.BLOCK_K)
         assert not form.ALTERNATE
         assert form.gluon or not form.tma
     assert seen > 50

@@ -20,6 +20,7 @@ from triton_kernels._counts import cdiv
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choose, launch
 from triton_kernels.gemm.choice import (
     FEW_TILES,
+    FLOAT64_TILES,
     PARTS_TILES,
     SHIPPED,
     TMA_TILES,
@@ -143,7 +144,7 @@ def tables(dtype: str) -> set[tuple[Any, ...]]:
     if dtype == "float32":
         cuts |= {(None, 0, *tiles) for tiles in PARTS_TILES}
     if dtype == "float64":
-        return cuts
+        return {("ieee", 0, *tiles) for tiles in FLOAT64_TILES}
     for few in FEW_TILES:
         tiles = Configuration(False, few).of_dtype(getattr(torch, dtype)).tiles
         cuts.add(("ieee" if dtype in HALVES else "tf32", 0, *tiles))

@@ -23,16 +23,16 @@ from compare.ops import SPECS
 from compare.specs.products import GLUON
 from triton_kernels import _launch
 from triton_kernels._gpu import Gpu
-from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch
+from triton_kernels.gemm import GPUS, Configuration, Problem, choose, gluon, launch
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.gluon import availability
-from triton_kernels.gemm.gluon.forms import FORMS
+from triton_kernels.gemm.gluon.forms import FMA_FORMS, FORMS
 from triton_kernels.interpreter.cross_compile import compiling
 
 H200 = GPUS["sm_90"]
 BF16, HALF, F32 = torch.bfloat16, torch.float16, torch.float32
 META = torch.device("meta")
-GLUON_LAUNCH = "triton_kernels.gemm.gluon.launch"
+GLUON_LAUNCH, FMA_LAUNCH = "triton_kernels.gemm.gluon.launch", "triton_kernels.gemm.gluon.fma"
 compiles = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
 )
@@ -74,7 +74,7 @@ def test_what_was_the_fastest_on_an_h200(
 def test_every_form_is_chosen_for_some_problem() -> None:
     drawn = (p.problem._replace(kernels="any") for p in walk.products())
     found = {form for each in drawn if (form := choose(each, H200)).gluon}
-    every = {form.of_dtype(dtype) for dtype in (BF16, F32) for form in FORMS}
+    every = {form.of_dtype(dtype) for dtype in (BF16, F32) for form in FORMS} | {*FMA_FORMS}
     assert {form for form in found if form.SPLIT == 1} == every
 
 
@@ -85,10 +85,13 @@ def test_other_gpus_and_other_problems_never_get_it() -> None:
             for arch, gpu in GPUS.items():
                 if arch != "sm_90":
                     assert choose(asked, gpu) == choose(product.problem, gpu)
-            if choose(asked, H200).gluon:
+            if choose(asked, H200).gluon and asked.by_cores:
                 halves = {asked.dtype, asked.out_dtype} <= {HALF, BF16}
                 assert halves or (asked.precision == "tf32" and asked.out_dtype == F32)
                 assert min(asked[0 if halves else 1 : 3]) > 32
+            elif choose(asked, H200).gluon:
+                assert (asked.dtype, asked.precision) == (F32, "ieee")
+                assert min(asked[1:3]) > 32
     assert not choose(problem(4096, 768, 3072, kernels="tl"), H200).gluon
 
 
@@ -248,11 +251,12 @@ def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Configuration]]
     """As if products on the CPU ran there, where the self-test went well; what is launched."""
     launched: list[Configuration] = []
     monkeypatch.setattr(_launch, "gpu", lambda kernel, device: H200)
-    monkeypatch.setattr(availability, "_tested", {torch.device("cpu"): ""})
+    tested = {(torch.device("cpu"), multiply_adds): "" for multiply_adds in (False, True)}
+    monkeypatch.setattr(availability, "_tested", tested)
     monkeypatch.setattr(
         availability,
         "unavailable",
-        lambda gpu, device: availability._tested[device],
+        lambda gpu, device, multiply_adds: availability._tested[device, multiply_adds],
     )
     monkeypatch.setattr(launch, "by_descriptors", lambda form, *args: launched.append(form))
     return launched
@@ -282,7 +286,8 @@ def test_a_launch_that_fails_leaves_the_other_kernels(
     with pytest.warns(RuntimeWarning, match="gemm_gluon_kernel is not used.*PassManager"):
         call()
     assert [form.gluon for form in on_an_h200] == [True, False]
-    assert "PassManager" in availability._tested[torch.device("cpu")]
+    assert len(availability._tested) == 2
+    assert all("PassManager" in reason for reason in availability._tested.values())
     call()
     assert [form.gluon for form in on_an_h200] == [True, False, False]
     with (
@@ -317,11 +322,22 @@ def test_a_failed_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     def refusing(*args: Any) -> None:
         raise CompilationError("x = y", None, "no such layout")
 
-    def tried(function: Any) -> str:
-        monkeypatch.setitem(sys.modules, GLUON_LAUNCH, SimpleNamespace(launch=function))
-        return availability._self_test(cpu)
+    def multiply_add(*args: Any, wrong: float = 0.0) -> None:
+        form, gemm, _, parts, _ = args
+        assert form in FMA_FORMS
+        assert parts > 1
+        gemm.out.copy_(gemm.a @ gemm.b.t())
+        gemm.out[0, 0] += wrong
 
-    assert tried(multiply) == ""
+    def tried(function: Any, multiply_adds: bool = False) -> str:
+        module = FMA_LAUNCH if multiply_adds else GLUON_LAUNCH
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(launch=function))
+        monkeypatch.setattr(gluon, module.rpartition(".")[2], sys.modules[module], raising=False)
+        return availability._self_test(cpu, multiply_adds)
+
+    assert tried(multiply) == tried(multiply_add, True) == ""
+    with pytest.warns(RuntimeWarning, match="wrong product"):
+        assert "its self-test" in tried(partial(multiply_add, wrong=1.0), True)
     with pytest.warns(RuntimeWarning, match="wrong product"):
         assert "its self-test gives a wrong product" in tried(partial(multiply, wrong=1.0))
     with pytest.warns(RuntimeWarning, match="please report"):

@@ -71,11 +71,11 @@ def test_few_functions_are_called(name: str, machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "precision", "most"),
-    [(BF16, "ieee", 470), (F32, "ieee", 90), (F32, "tf32", 490)],
+    [(BF16, "ieee", 470), (F32, "ieee", 350), (F32, "tf32", 490)],
 )
 def test_few_functions_choose(dtype: torch.dtype, precision: str, most: int) -> None:
     """Among all kernels, of a product with so few tiles that K may be split. Before they were
-    counted 901, 145 and 913."""
+    counted 901, 145 (among two kernels) and 913."""
 
     def choice(M: int) -> Callable[[], Any]:
         problem = Problem(M, 256, 512, dtype, dtype, precision, "", "any")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import triton_kernels as tk
 from triton_kernels import _launch
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.interpreter import cross_compile
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -18,6 +19,11 @@ BF16, F32 = torch.bfloat16, torch.float32
 
 def meta(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def in_tl(a: Tensor, b: Tensor) -> Tensor:
+    with availability.only("tl"):
+        return tk.gemm_bias_act(a, b, precision="ieee")
 
 
 def launches(call: Callable[[], Any], capability: int) -> list[tuple[str, bool]]:
@@ -60,8 +66,12 @@ CALLS: dict[str, tuple[Callable[[], Any], list[tuple[str, bool]]]] = {
     ),
     "of copies, by multiply-adds": (
         lambda: tk.gemm_bias_act(
-            meta(256, 64, dtype=F32), meta(256, 64, dtype=F32).t(), precision="ieee"
+            meta(256, 63, dtype=F32), meta(256, 63, dtype=F32).t(), precision="ieee"
         ),
+        [("repack_kernel", False), ("gemm_gluon_fma_kernel", True)],
+    ),
+    "of copies, through pointers": (
+        lambda: in_tl(meta(256, 64, dtype=F32), meta(256, 64, dtype=F32).t()),
         [("repack_kernel", False), ("gemm_bias_act_kernel", True)],
     ),
     "f16x3": (

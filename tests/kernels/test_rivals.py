@@ -212,8 +212,8 @@ def test_a_plan_tries_nothing(monkeypatch: pytest.MonkeyPatch, failed: str) -> N
     """What did not fail yet is taken to run."""
     monkeypatch.setattr(availability, "lacking", lambda: "")
     device = torch.device("cuda", 0)
-    monkeypatch.setattr(availability, "_tested", {device: failed} if failed else {})
-    monkeypatch.setattr(availability, "_self_test", lambda device: pytest.fail("it was tried"))
+    monkeypatch.setattr(availability, "_tested", {(device, False): failed} if failed else {})
+    monkeypatch.setattr(availability, "_self_test", lambda *_: pytest.fail("it was tried"))
     assert availability.expected(H200, device) == ("tl" if failed else "any")
     assert availability.expected(GPUS["sm_100"], device) == "tl"
     with availability.only("tl"):

@@ -98,11 +98,11 @@ def card(home: Path, monkeypatch: pytest.MonkeyPatch) -> Simulated:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)  # torch asks for its type
     monkeypatch.setattr(_launch, "interpreted", lambda _: False)
     monkeypatch.setattr(_launch, "gpu", lambda kernel, device: CARD)
     monkeypatch.setattr(_launch, "bandwidth", lambda device: 0.0)
-    monkeypatch.setattr(availability, "_tested", {torch.device("cuda", 0): "not tried"})
+    monkeypatch.setattr(availability, "_tested", {(torch.device("cuda", 0), False): "not tried"})
     monkeypatch.setattr(measuring, "Stopwatch", lambda gpu, device: simulated)
     return simulated
 

@@ -280,8 +280,8 @@ def test_default_leaves_what_gains_nothing(cpu: torch.device) -> None:
     fused(*inputs(cpu))
     assert kernels(fused.plan) == [("relu_scale", "none")]
     scores = [line.score for line in fused.plan.left]
-    assert scores == [0.1, 1.0]
-    assert "0.10 of eager's speed expected for float32, below min_score 1.01" in str(fused.plan)
+    assert scores == [0.8, 1.0]
+    assert "0.80 of eager's speed expected for float32, below min_score 1.01" in str(fused.plan)
     fused = tk.fuse(module.bfloat16())
     fused(*inputs(cpu, torch.bfloat16))
     assert kernels(fused.plan) == [(LINEAR, "relu"), ("relu_scale", "none")]

@@ -85,7 +85,7 @@ def test_its_self_test_is_the_first_case(
     hangs is ended, as any case is."""
     limits = []
 
-    def here() -> str:
+    def here(multiply_adds: bool = False) -> str:
         limits.append([signal.getitimer(which)[0] for which in TIMERS])
         return reason
 

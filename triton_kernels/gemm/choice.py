@@ -1,11 +1,12 @@
 """The choice of a kernel and its tiles for a matrix product, by the problem and the GPU.
 
-For float64, and in precisions tf32x3 and f16x3, rules give one configuration. Otherwise there are
-several candidates, and :func:`choose` takes the one that is fastest by
-:mod:`triton_kernels.gemm.model`:
+In precisions tf32x3 and f16x3, and for float64 except on compute capability 9.0, rules give one
+configuration. Otherwise there are several candidates, and :func:`choose` takes the one that is
+fastest by :mod:`triton_kernels.gemm.model`:
 
 - the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least;
-- the configurations of gemm_gluon_kernel, on compute capability 9.0;
+- the configurations of gemm_gluon_kernel, on compute capability 9.0, where those of
+  gemm_gluon_fma_kernel are the only ones for float32 matrices in precision ieee;
 - through pointers, the tiles given by rules, if there are no descriptors or few rows;
 - if there are fewer tiles than multiprocessors, the last two with K split, and small tiles.
 
@@ -77,7 +78,19 @@ PARTS_TILES = (  # the tiles of gemm_f16x3_kernel; not measured yet
     Tiles(64, 64, 64, 16, 4, 3),
     Tiles(32, 32, 64, 16, 4, 3),
 )
+# Of float64 on compute capability 9.0: tiles → fraction of the tensor cores' peak that a full
+# multiprocessor reaches (H200, 28 drawn problems, triton 3.6).
+FLOAT64_TILES = {
+    Tiles(64, 128, 16, 8, 4, 3): 0.91,
+    Tiles(64, 64, 16, 8, 4, 3): 0.78,
+    Tiles(32, 32, 32, 8, 4, 3): 0.56,
+    Tiles(16, 32, 32, 8, 4, 4): 0.41,
+}
+LARGEST = 64  # the most rows of these, and of those for multiply-adds in Gluon
+LONG = 512  # elements of K from which on it may also be split to fill the last wave
+MOST = 64  # parts of a sum then
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
+FLOAT64_CAPABILITY = 90  # where float64 was measured
 TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 # Bytes of shared memory. GPUs with less get smaller tiles, so that two blocks fit a multiprocessor,
 # and one's loop runs during the other's epilogue. Smaller tiles can keep their tensor cores busy,
@@ -108,11 +121,21 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     if problem.precision == "f16x3":
         return {_of_parts(problem, gpu): 0.0}
     constants = _measured.constants(gpu)
+    multiply_adds = not problem.by_cores
     speeds: dict[Configuration, float] = {}
+    if problem.dtype == torch.float64 and gpu.capability == FLOAT64_CAPABILITY:
+        for tiles, each in FLOAT64_TILES.items():
+            form = Configuration(False, tiles)
+            if suits(tiles, problem.M, 16) and _fits(form, problem, gpu, _failed):
+                speeds |= dict.fromkeys((form, *split(form, problem, gpu, True)), each)
+        if speeds:
+            return speeds
     if tma_pays(problem, gpu):
         for form, each in _of_gluon(_of_any_size(problem), gpu, _failed).items():
-            speeds |= dict.fromkeys((form, *split(form, problem, gpu)), each)
-        if speeds and problem.kernels == "gluon":
+            if multiply_adds and not suits(form.tiles, problem.M, 8):
+                continue
+            speeds |= dict.fromkeys((form, *split(form, problem, gpu, multiply_adds)), each)
+        if speeds and (problem.kernels == "gluon" or multiply_adds):
             return speeds
         speeds |= _of_tma(problem, gpu, constants)
     usual = Configuration(False, tiles_for(problem, gpu, constants))
@@ -196,34 +219,51 @@ def _tma_costs(
     return costs
 
 
-def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration]:
+def split(
+    form: Configuration, problem: Problem, gpu: Gpu, together: bool = False
+) -> list[Configuration]:
     """The configuration with K split into different numbers of parts; none if its tiles fill the
     GPU.
 
     By descriptors each multiprocessor gets one part, through pointers up to four. If programs wait
-    for the loads of every step, one program's loads run while the others wait.
+    for the loads of every step, one program's loads run while the others wait. The same is so if
+    several programs together reach the multiprocessor's peak (``together``); then parts of large
+    tiles also fill the last wave.
     """
     M, N, K, *_ = problem
     tiles = form.tiles_of(M, N)
     full = gpu.multiprocessors
-    if not form.tma and model.synchronous(problem):
+    if together or (not form.tma and model.synchronous(problem)):
         full *= model.RESIDENT
-    if not 0 < tiles < full or (form.tma and not form.gluon):
-        return []
+    few = 0 < tiles < full and (form.gluon or not form.tma)
     most = cdiv(K, form.tiles.BLOCK_K) // 2  # each part has at least two steps
-    wanted = (1,) if form.gluon else (1, 2, 4)
-    parts = {min(programs * gpu.multiprocessors // tiles, most): None for programs in wanted}
+    if together:
+        most = min(most, MOST)
+    wanted = (1,) if form.gluon and not together else (1, 2, 4)
+    parts = {programs * gpu.multiprocessors // tiles: None for programs in wanted if few}
+    if together and form.tiles.BLOCK_M == LARGEST and K >= LONG and tiles < 2 * full:
+        parts |= dict.fromkeys((2, 3, 4))
     return [
         Configuration(form.tma, form.tiles, form.SUBTILES, form.gluon, SPLIT=each)
-        for each in parts
+        for each in {min(part, most): None for part in parts}
         if each > 1
     ]
 
 
+def suits(tiles: Tiles, M: int, least: int) -> bool:
+    """Whether tiles may be the fastest for M rows: they have neither twice as many, nor far fewer.
+    ``least``: the smallest number of rows of the tiles among which is chosen."""
+    rows = tiles.BLOCK_M
+    most = 512 if rows == LARGEST // 2 else 3 * rows
+    return (rows == least or rows < 2 * M) and (rows == LARGEST or M <= most)
+
+
 def tma_pays(problem: Problem, gpu: Gpu) -> bool:
-    """Whether gemm_tma_kernel can run and is expected to be faster than pointers."""
+    """Whether a kernel by descriptors can run and is expected to be faster than pointers."""
     if min(problem.N, problem.K) <= SMALL:
         return False
+    if not problem.by_cores:
+        return problem.kernels != "tl" and gpu.capability == forms.CAPABILITY
     if problem.precision == "tf32":  # measured on this capability only
         ours = problem.out_dtype == torch.float32 and gpu.capability == TMA_CAPABILITY
         return ours and (problem.M > SMALL or problem.K % 4 == 0)  # otherwise b would be copied

@@ -11,6 +11,7 @@ import torch
 from triton_kernels._counts import cdiv
 
 HALVES = (torch.float16, torch.bfloat16)
+KEPT_FROM = 64  # elements of a thread from which on gemm_gluon_fma_kernel keeps sums elsewhere
 
 
 class Problem(NamedTuple):
@@ -37,6 +38,11 @@ class Problem(NamedTuple):
     c: str = ""
     kernels: str = "tl"
 
+    @property
+    def by_cores(self) -> bool:
+        """Whether tensor cores multiply; if not, multiply-adds do."""
+        return self.dtype != torch.float32 or self.precision != "ieee"
+
 
 class Tiles(NamedTuple):
     """The tiles of a launch, with its warps and stages."""
@@ -47,6 +53,12 @@ class Tiles(NamedTuple):
     GROUP_M: int
     num_warps: int
     num_stages: int
+
+    @property
+    def kept(self) -> bool:
+        """Whether gemm_gluon_fma_kernel keeps sums in shared memory: a thread has too many elements
+        to hold two sums of each in registers."""
+        return self.BLOCK_M * self.BLOCK_N >= KEPT_FROM * 32 * self.num_warps
 
 
 class Configuration(NamedTuple):
@@ -102,9 +114,11 @@ class Configuration(NamedTuple):
         another.
         """
         m, n, k, _, _, stages = self.tiles
-        if not _multiplies_in_shared_memory(self.tiles, problem, capability):
+        if not (self.gluon or _multiplies_in_shared_memory(self.tiles, problem, capability)):
             stages = max(1, stages - 1)  # the stage that is multiplied is in registers
         loop = stages * (m + n) * k * problem.dtype.itemsize
+        if self.gluon and not problem.by_cores:
+            return loop + (m * n * 4 if self.tiles.kept else 0) + _REST
         if self.gluon:  # each consumer has a buffer for a part of its tile, or half tile
             tiles = 2 if self.ALTERNATE else 1
             return loop + tiles * m * n // self.SUBTILES * problem.out_dtype.itemsize + _REST
@@ -125,11 +139,9 @@ _REST = 1024  # bytes for barriers, a row of the bias, and alignment
 
 
 def _multiplies_in_shared_memory(tiles: Tiles, problem: Problem, capability: int) -> bool:
-    """Whether a and b are multiplied from shared memory (wgmma, tcgen05), not from registers
-    (mma.sync, multiply-add)."""
-    by_cores = problem.dtype in HALVES or (
-        problem.dtype == torch.float32 and problem.precision != "ieee"
-    )
+    """Whether a and b are multiplied from shared memory (wgmma, tcgen05),
+    not from registers (mma.sync, multiply-add)."""
+    by_cores = problem.by_cores and problem.dtype != torch.float64
     return by_cores and 90 <= capability < 120 and tiles.BLOCK_M >= 64
 
 

@@ -35,7 +35,8 @@ def launch(gemm: Gemm) -> None:
     M, N, K = gemm.shape
     if not K:
         gemm = gemm._replace(precision="ieee")  # an empty matrix has no descriptor
-    kernels = availability.kernels(gpu, out.device)
+    multiply_adds = gemm.a.dtype == torch.float32 and gemm.precision == "ieee"
+    kernels = availability.kernels(gpu, out.device, multiply_adds)
     kind = _kind(gemm.c, out)
     problem = Problem(M, N, K, gemm.a.dtype, out.dtype, gemm.precision, kind, kernels)
     while True:
@@ -46,7 +47,7 @@ def launch(gemm: Gemm) -> None:
             if gemm.precision == "f16x3":
                 by_parts(chosen, gpu.multiprocessors, gemm)
             elif chosen.tma:
-                by_descriptors(chosen, gpu.multiprocessors, gemm)
+                by_descriptors(chosen, gpu.multiprocessors, gemm, multiply_adds)
             else:
                 through_pointers(chosen, gemm)
             return
@@ -70,10 +71,13 @@ def _kind(c: Tensor | None, out: Tensor) -> str:
     return "even" if even or not tma_writable(out) else "odd"
 
 
-def by_descriptors(chosen: Configuration, most: int, gemm: Gemm) -> None:
-    """Launch gemm_tma_kernel or gemm_gluon_kernel, with at most ``most`` programs."""
+def by_descriptors(
+    chosen: Configuration, most: int, gemm: Gemm, multiply_adds: bool = False
+) -> None:
+    """Launch gemm_tma_kernel or gemm_gluon_kernel, with at most ``most`` programs; or
+    gemm_gluon_fma_kernel for multiply-adds."""
     M, N, K = shape = gemm.shape
-    (a, a_t), (b, b_t), copied = _tma_operands(gemm.a, gemm.b)
+    (a, a_t), (b, b_t), copied = _tma_operands(gemm.a, gemm.b, multiply_adds)
     waits = copied and _launch.overlaps(gemm_tma_kernel, gemm.out.device)
     bias, c, out, pre = gemm.bias, gemm.c, gemm.out, gemm.pre
     how = a_t, b_t, tma_writable(out)
@@ -81,6 +85,11 @@ def by_descriptors(chosen: Configuration, most: int, gemm: Gemm) -> None:
         from triton_kernels.gemm.gluon import launch as gluon  # not every Triton can import it
 
         parts = chosen.parts(K)
+        if multiply_adds:
+            from triton_kernels.gemm.gluon import fma
+
+            fma.launch(chosen, gemm._replace(a=a, b=b), how[:2], parts, waits)
+            return
         programs = min(chosen.tiles_of(M, N) * parts, most)
         gluon.launch(chosen, programs, gemm._replace(a=a, b=b), how, parts, waits)
         return
@@ -188,18 +197,22 @@ def _tma_launch(
     return prepared, a_block, b_block, [m, n // chosen.SUBTILES]
 
 
-def _tma_operands(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, bool], tuple[Tensor, bool], bool]:
+def _tma_operands(
+    a: Tensor, b: Tensor, multiply_adds: bool
+) -> tuple[tuple[Tensor, bool], tuple[Tensor, bool], bool]:
     """For a and b each, a matrix for a descriptor, and whether it is the transpose. Last, whether
     one of the two was copied by a launch.
 
     A matrix without a possible descriptor is copied, to rows that start at multiples of 16 bytes.
     So is b if its pitch makes loads slower and there are many of them. float32 matrices must be
-    contiguous along K for the tensor cores.
+    contiguous along K for the tensor cores. Multiply-adds take longer than any loads.
     """
     (a, a_t), (b, b_t) = _by_rows(a), _by_rows(b)
     rows = a.shape[1 if a_t else 0]
     pitched = b.stride(0) * b.element_size() % 32 != 0 and rows >= PITCHED
     turned = (a_t, not b_t) if a.dtype == torch.float32 else (False, False)
+    if multiply_adds:
+        pitched, turned = False, (False, False)
     copied = [turned[0] or not tma_compatible(a), turned[1] or pitched or not tma_compatible(b)]
     if any(copied):
         wanted = zip((a, b), turned, copied)

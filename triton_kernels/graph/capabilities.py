@@ -172,8 +172,8 @@ def entries(kernel: str, gpu: Gpu) -> tuple[Sourced, ...]:
             source = ESTIMATED if entry.estimated else SHIPPED
         elif not any(_stands_for(other, gpu) for other in alike):
             # Not measured for this GPU: the lowest speed measured elsewhere, at most 1.
-            eager = min(1.0, *(other.eager for other in alike))
-            inductor = min(1.0, *(other.inductor for other in alike))
+            eager = min(1.0, *(min(other.eager, other.elsewhere) for other in alike))
+            inductor = min(1.0, *(min(other.inductor, other.elsewhere) for other in alike))
             source = ESTIMATED
         else:
             continue

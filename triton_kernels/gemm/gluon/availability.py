@@ -18,12 +18,12 @@ import triton
 from triton_kernels import _known_calls, _launch, _modes
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm.arguments import Gemm
-from triton_kernels.gemm.gluon.forms import CAPABILITY, FORMS
+from triton_kernels.gemm.gluon.forms import CAPABILITY, FMA_FORMS, FORMS
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 
 _wanted: contextvars.ContextVar[str] = contextvars.ContextVar("kernels", default="any")
-# Device → what went wrong there, or "" if the self-test passed.
-_tested: dict[torch.device, str] = {}
+# (Device, whether multiply-adds multiply) → what went wrong there, or "" if the self-test passed.
+_tested: dict[tuple[torch.device, bool], str] = {}
 
 
 @contextlib.contextmanager
@@ -39,8 +39,9 @@ def only(kernels: str) -> Iterator[None]:
         _wanted.reset(token)
 
 
-def kernels(gpu: Gpu, device: torch.device) -> str:
-    """The kernels that may be chosen for a product on a device, for Problem.kernels.
+def kernels(gpu: Gpu, device: torch.device, multiply_adds: bool = False) -> str:
+    """The kernels that may be chosen for a product on a device, which tensor cores or multiply-adds
+    compute, for Problem.kernels.
 
     Raises:
         RuntimeError: only Gluon is allowed, and it cannot run here.
@@ -48,7 +49,7 @@ def kernels(gpu: Gpu, device: torch.device) -> str:
     wanted = _wanted.get()
     if wanted == "tl":
         return wanted
-    reason = unavailable(gpu, device)
+    reason = unavailable(gpu, device, multiply_adds)
     if reason and wanted == "gluon":
         raise RuntimeError(f"gemm_gluon_kernel cannot run: {reason}")
     return "tl" if reason else wanted
@@ -58,13 +59,14 @@ def expected(gpu: Gpu, device: torch.device) -> str:
     """The same for a plan, which may be made without the GPU or for tensors without memory. Nothing
     is tried: a kernel that has not failed yet is assumed to run."""
     wanted = _wanted.get()
-    if gpu.capability != CAPABILITY or lacking() or _tested.get(device):
+    if gpu.capability != CAPABILITY or lacking() or _tested.get((device, False)):
         return "tl"
     return wanted
 
 
-def unavailable(gpu: Gpu, device: torch.device) -> str:
-    """Why gemm_gluon_kernel cannot run on a device, or "". The first call on a device tests it."""
+def unavailable(gpu: Gpu, device: torch.device, multiply_adds: bool = False) -> str:
+    """Why gemm_gluon_kernel, or gemm_gluon_fma_kernel for multiply-adds, cannot run on a device, or
+    "". The first call on a device tests it."""
     if gpu.capability != CAPABILITY:
         return f"it is for compute capability 9.0, not {gpu.capability // 10}.{gpu.capability % 10}"
     if _modes.compiling():
@@ -73,21 +75,22 @@ def unavailable(gpu: Gpu, device: torch.device) -> str:
         return "kernels are interpreted"
     if device.type != "cuda":
         return "there is no GPU"
-    reason = _tested.get(device)
+    reason = _tested.get((device, multiply_adds))
     if reason is None:
         if torch.cuda.is_current_stream_capturing():  # the test would wait for the GPU
             return "a CUDA graph is being captured, and it has not been tried before"
-        reason = _tested[device] = lacking() or _self_test(device)
+        reason = lacking() or _self_test(device, multiply_adds)
+        _tested[device, multiply_adds] = reason
     return reason
 
 
-def here() -> str:
-    """Why gemm_gluon_kernel cannot run on the current GPU, or inside compiling() on the target; or
-    ""."""
+def here(multiply_adds: bool = False) -> str:
+    """Why gemm_gluon_kernel, or gemm_gluon_fma_kernel for multiply-adds, cannot run on the current
+    GPU, or inside compiling() on the target; or ""."""
     device = torch.device("meta")
     if torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
-    return unavailable(_launch.gpu(gemm_bias_act_kernel, device), device)
+    return unavailable(_launch.gpu(gemm_bias_act_kernel, device), device, multiply_adds)
 
 
 @functools.cache
@@ -101,12 +104,13 @@ def lacking() -> str:
 
 
 def give_up(device: torch.device, error: Exception) -> None:
-    """Stop using gemm_gluon_kernel on a device after a failure, and warn."""
+    """Stop using the kernels in Gluon on a device after a failure, and warn."""
     _known_calls.forget()
-    _tested[device] = f"with triton {triton.__version__} it fails: {_words(error)}"
+    reason = f"with triton {triton.__version__} it fails: {_words(error)}"
+    _tested[device, False] = _tested[device, True] = reason
     warnings.warn(
         f"gemm_gluon_kernel is not used from now on, and products take longer; please report "
-        f"it: {_tested[device]}",
+        f"it: {reason}",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -116,27 +120,39 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def _self_test(device: torch.device) -> str:
+def _self_test(device: torch.device, multiply_adds: bool) -> str:
     """What is wrong with a test product, or "". Its elements are integers, so it is exact."""
-    from triton_kernels.gemm.gluon.launch import launch
-
-    form = next(form for form in FORMS if form.ALTERNATE)
-    M, N, K = 264, 328, 200  # six tiles, with tails in each dimension, for two programs
+    # Several tiles, with tails in each dimension, and for multiply-adds a kept sum.
+    M, N, K = 264, 328, 400 if multiply_adds else 200
     try:
         with torch.no_grad():
             a, b = (_integers(*shape, device) for shape in ((M, K), (N, K)))
+            if multiply_adds:
+                a, b = a.float(), b.float()
             out = torch.full((M, N), torch.nan, dtype=a.dtype, device=device)
-            how = False, True, True
             gemm = Gemm("gemm", a, b, None, None, out, "none", 1.0, 0.0, "ieee")
-            launch(form, 2, gemm, how)
+            _launch_test(gemm, multiply_adds)
             right = torch.equal(out.double(), a.double() @ b.t().double())
     except Exception as error:  # noqa: BLE001 - after any error the other kernels are used
         give_up(device, error)
-        return _tested[device]
+        return _tested[device, multiply_adds]
     if not right:
         give_up(device, ArithmeticError("its self-test gives a wrong product"))
-        return _tested[device]
+        return _tested[device, multiply_adds]
     return ""
+
+
+def _launch_test(gemm: Gemm, multiply_adds: bool) -> None:
+    """Launch a test product of a and of b's transpose."""
+    if multiply_adds:
+        from triton_kernels.gemm.gluon import fma
+
+        fma.launch(next(iter(FMA_FORMS)), gemm, (False, True), 2, False)
+    else:
+        from triton_kernels.gemm.gluon import launch
+
+        form = next(form for form in FORMS if form.ALTERNATE)
+        launch.launch(form, 2, gemm, (False, True, True))
 
 
 def _integers(rows: int, columns: int, device: torch.device) -> torch.Tensor:

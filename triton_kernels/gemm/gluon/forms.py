@@ -26,6 +26,17 @@ FORMS = {
     Configuration(True, Tiles(64, 64, 128, 8, 4, 6), 1, gluon=True): 0.53,
 }
 
+# Of gemm_gluon_fma_kernel: configuration → fraction of the multiply-adds' peak that a full
+# multiprocessor reaches (H200, 100 drawn problems, triton 3.6).
+FMA_FORMS = {
+    Configuration(True, Tiles(64, 128, 16, 8, 4, 3), gluon=True): 0.79,
+    Configuration(True, Tiles(64, 64, 16, 8, 2, 3), gluon=True): 0.75,
+    Configuration(True, Tiles(64, 64, 32, 8, 4, 4), gluon=True): 0.76,
+    Configuration(True, Tiles(32, 64, 32, 8, 2, 4), gluon=True): 0.73,
+    Configuration(True, Tiles(32, 32, 32, 8, 2, 5), gluon=True): 0.56,
+    Configuration(True, Tiles(8, 64, 32, 8, 1, 5), gluon=True): 0.40,
+}
+
 # Of gemm_gluon_f16x3_kernel: configuration → cost of a tile (H200, ten problems, triton 3.6).
 PARTS_FORMS = {
     Configuration(True, Tiles(128, 128, 64, 8, 8, 3), 4, gluon=True): 1.0,
@@ -39,4 +50,6 @@ def able(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     shared memory is not checked. Empty if the kernel is not allowed, or not for this GPU."""
     if problem.kernels == "tl" or gpu.capability != CAPABILITY:
         return {}
+    if not problem.by_cores:
+        return FMA_FORMS
     return {form.of_dtype(problem.dtype): reached for form, reached in FORMS.items()}

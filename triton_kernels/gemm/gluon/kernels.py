@@ -140,10 +140,10 @@ def _parts(x, PARTS: gl.constexpr):
 
 
 @gluon.jit
-def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr):
-    """The bias of a block's columns; 0 without a bias."""
+def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr, LYING: gl.constexpr):
+    """The bias of the columns of a block with this layout; 0 without a bias."""
     if bias_ptr is not None:
-        columns = n + gl.arange(0, COLUMNS, gl.SliceLayout(0, _accumulator(COLUMNS)))
+        columns = n + gl.arange(0, COLUMNS, gl.SliceLayout(0, LYING))
         row = gl.load(bias_ptr + columns, mask=columns < N, other=0.0)
     else:
         row = 0.0
@@ -161,12 +161,29 @@ def _store(out, buffer, part, m, n, size, strides, OUT_TMA: gl.constexpr):
     else:
         # A warp stores 32 neighbours, which is the best for unaligned rows.
         lying: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-        rows = m.to(gl.int64) + gl.arange(0, part.shape[0], gl.SliceLayout(1, lying))
-        columns = n.to(gl.int64) + gl.arange(0, part.shape[1], gl.SliceLayout(0, lying))
-        out_ptrs = out + rows[:, None] * strides[0] + columns[None, :] * strides[1]
-        mask = (rows[:, None] < size[0]) & (columns[None, :] < size[1])
         part = gl.convert_layout(part.to(out.dtype.element_ty), lying)
-        gl.store(out_ptrs, part, mask=mask)
+        offsets, mask = _offsets(part, m, n, size, strides)
+        gl.store(out + offsets, part, mask=mask)
+
+
+@gluon.jit
+def _offsets(part, m, n, size, strides):
+    """The offsets of a part's elements, whose first is (m, n), in a matrix with these strides; and
+    the mask of those that the matrix has."""
+    lying: gl.constexpr = part.type.layout
+    rows = m.to(gl.int64) + gl.arange(0, part.shape[0], gl.SliceLayout(1, lying))
+    columns = n.to(gl.int64) + gl.arange(0, part.shape[1], gl.SliceLayout(0, lying))
+    offsets = rows[:, None] * strides[0] + columns[None, :] * strides[1]
+    return offsets, (rows[:, None] < size[0]) & (columns[None, :] < size[1])
+
+
+@gluon.jit
+def _with_addend(part, m, n, size, c_ptr, c_strides, beta):
+    """The part plus beta·c, or the part if there is no c."""
+    if c_ptr is not None:
+        offsets, mask = _offsets(part, m, n, size, c_strides)
+        part += beta * gl.load(c_ptr + offsets, mask=mask, other=0.0).to(gl.float32)
+    return part
 
 
 @gluon.jit
@@ -184,12 +201,7 @@ def _finish(
     for i in gl.static_range(len(parts)):
         part = gl.convert_layout(parts[i], lying, assert_trivial=True)
         part_n = n + i * PART_N
-        if c_ptr is not None:
-            rows = m.to(gl.int64) + gl.arange(0, part.shape[0], gl.SliceLayout(1, lying))
-            columns = part_n.to(gl.int64) + gl.arange(0, PART_N, gl.SliceLayout(0, lying))
-            c_ptrs = c_ptr + rows[:, None] * c_strides[0] + columns[None, :] * c_strides[1]
-            mask = (rows[:, None] < size[0]) & (columns[None, :] < size[1])
-            part += scalars[1] * gl.load(c_ptrs, mask=mask, other=0.0).to(gl.float32)
+        part = _with_addend(part, m, part_n, size, c_ptr, c_strides, scalars[1])
         if pre is not None:
             _store(pre, buffer, part, m, part_n, size, out_strides, OUT_TMA)
         _store(out, buffer, ACT(part), m, part_n, size, out_strides, OUT_TMA)
@@ -200,7 +212,7 @@ def _places(acc):
     """The offsets of a block's sums in the workspace, where they are stored as squares of 8 × 8. A
     warp has a square in one pair of registers per thread, so it moves 256 contiguous bytes at
     once."""
-    lying: gl.constexpr = _accumulator(acc.shape[1])
+    lying: gl.constexpr = acc.type.layout
     rows = gl.arange(0, acc.shape[0], gl.SliceLayout(1, lying))
     columns = gl.arange(0, acc.shape[1], gl.SliceLayout(0, lying))
     by_rows = rows // 8 * (8 * acc.shape[1]) + rows % 8 * 8
@@ -217,8 +229,18 @@ def _leave(sums, part, size: gl.constexpr, acc):
 @gluon.jit
 def _sum(sums, parts, SIZE: gl.constexpr, acc):
     """The sum of a block's parts, which are SIZE elements apart, added in their order."""
+    ELEMENTS: gl.constexpr = acc.shape[0] * acc.shape[1] // (32 * gl.num_warps())
+    LOADS: gl.constexpr = 4 if ELEMENTS <= 32 else 1  # in flight, as registers allow
     acc = gl.load(sums + _places(acc), cache_modifier=".cg")
-    for i in range(1, parts):
+    together = (parts - 1) // LOADS * LOADS
+    for i in range(1, 1 + together, LOADS):
+        loaded = ()
+        for j in gl.static_range(LOADS):
+            ptrs = sums + (i + j) * SIZE + _places(acc)
+            loaded += (gl.load(ptrs, cache_modifier=".cg"),)  # type: ignore[assignment]
+        for j in gl.static_range(LOADS):
+            acc += loaded[j]
+    for i in range(1 + together, parts):
         acc += gl.load(sums + i * SIZE + _places(acc), cache_modifier=".cg")
     return acc
 
@@ -297,9 +319,9 @@ def _consume(
             stage, phase = _advanced(stage, phase, STAGES)
         if ALTERNATE:
             mbarrier.arrive(turn.index(1 - CONSUMER), count=1)
-        row = _bias_row(bias_ptr, n, N, FIRST_N)
+        row = _bias_row(bias_ptr, n, N, FIRST_N, _accumulator(FIRST_N))
         if REST_N:
-            rest_row = _bias_row(bias_ptr, n + FIRST_N, N, REST_N)
+            rest_row = _bias_row(bias_ptr, n + FIRST_N, N, REST_N, _accumulator(REST_N))
             acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
             rest = gl.convert_layout(rest, _accumulator(REST_N), assert_trivial=True)
         else:

@@ -148,7 +148,7 @@ def _consume_parts(
         by_column = gl.load(scales[1] + columns, mask=columns < N, other=1.0)[None, :]
         # First the smaller scale: then only results that are too large in the end overflow.
         acc = acc * gl.minimum(by_row, by_column) * gl.maximum(by_row, by_column)
-        row = _bias_row(bias_ptr, n, N, BLOCK_N)
+        row = _bias_row(bias_ptr, n, N, BLOCK_N, lying)
         _finish(
             acc, row, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
             bias_ptr is not None, ACT, OUT_TMA, PART_N,
