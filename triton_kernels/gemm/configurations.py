@@ -25,8 +25,8 @@ class Problem(NamedTuple):
         c: "" without an addend c; "odd" if c is read in another layout than the result is written
             in: a descriptor writes the result, and a stride of c is neither 1 nor a multiple of 16
             elements; else "even".
-        kernels: the allowed kernels: "tl" for those of gemm.kernels, "gluon" for
-            gemm_gluon_kernel, or "any".
+        kernels: the allowed kernels: "tl" for those of gemm.kernels, "gluon" for those of
+            gemm.gluon, or "any".
     """
 
     M: int
@@ -71,7 +71,8 @@ class Configuration(NamedTuple):
             the warps that multiply.
         SUBTILES: the number of parts of a tile that the epilogue stores one after the other, by
             descriptors.
-        gluon: whether the kernel by descriptors is gemm_gluon_kernel, and not gemm_tma_kernel.
+        gluon: whether the kernel by descriptors is one of gemm.gluon, and not gemm_tma_kernel:
+            gemm_gluon_kernel, or gemm_gluon_fma_kernel for multiply-adds.
         ALTERNATE: whether in gemm_gluon_kernel each group of four warps has its own tiles.
         SPLIT: the largest number of parts into which K is split, for tiles that would not fill all
             multiprocessors.
@@ -139,8 +140,8 @@ _REST = 1024  # bytes for barriers, a row of the bias, and alignment
 
 
 def _multiplies_in_shared_memory(tiles: Tiles, problem: Problem, capability: int) -> bool:
-    """Whether a and b are multiplied from shared memory (wgmma, tcgen05),
-    not from registers (mma.sync, multiply-add)."""
+    """Whether a and b are multiplied from shared memory (wgmma, tcgen05), not from registers
+    (mma.sync, multiply-add)."""
     by_cores = problem.by_cores and problem.dtype != torch.float64
     return by_cores and 90 <= capability < 120 and tiles.BLOCK_M >= 64
 

@@ -33,7 +33,7 @@ def backend(
     Args:
         module, inputs: the arguments that torch.compile passes to a backend.
         options: ``torch.compile(options=...)``: "rest", the backend that compiles the rewritten
-            graph, "eager" by default; "min_score", "passes" and "measure" as in
+            graph, "eager" by default; "min_score", "passes", "measure" and "precision" as in
             :func:`triton_kernels.fuse`.
             With "inductor" for the rest also "mode" and Inductor's own options.
         mode: ``torch.compile(mode=...)``: Inductor compiles the rest, in this mode.
@@ -131,6 +131,7 @@ def explain(
     passes: Sequence[str] = PASSES,
     rest: str = "eager",
     measure: bool = True,
+    precision: str | None = None,
     **keywords: Any,
 ) -> Explanation:
     """What ``torch.compile(module, backend="triton_kernels")`` does with these inputs, and why.
@@ -140,7 +141,7 @@ def explain(
     Args:
         module: a module or function.
         inputs: its only tensor, or the tuple of its arguments.
-        min_score, passes, rest, measure: as in the backend's options.
+        min_score, passes, rest, measure, precision: as in the backend's options.
         keywords: its keyword arguments: ``explain(model, **tokens)``.
 
     Returns:
@@ -155,7 +156,7 @@ def explain(
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
     given = {"min_score": min_score, "passes": passes, "rest": rest, "measure": measure}
-    options, _ = _options(given)
+    options, _ = _options({**given, "precision": precision})
     plans: list[Plan] = []
     graphs: list[GraphModule] = []
 

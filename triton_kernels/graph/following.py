@@ -36,6 +36,8 @@ VIEWS = {
 def extra(match: Match) -> int | None:
     """A match's :attr:`Problem.extra <triton_kernels._fusion.Problem.extra>`."""
     root = match.nodes[-1]
+    if len(match.nodes) == 1:  # the product alone
+        return 0
     if not any(map(_passes, root.users)):
         return None
     # The pass reads the product instead of the result, and what is added to it. It writes the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ def fuse(
     min_score: float = capabilities.MIN_SCORE,
     passes: Sequence[str] = PASSES,
     measure: bool = True,
+    precision: str | None = None,
 ) -> Fused:
     """A module that computes what ``module`` does, with its linear layers, activations, residuals
     and elementwise chains fused into this package's kernels where these are faster.
@@ -48,14 +50,17 @@ def fuse(
         passes: the rewriting passes to run, of "elementwise" and "epilogue".
         measure: whether to time products on the GPU where it is not certain that the kernel is
             faster, 60 ms for each that differs. Without it plans are the same in all processes.
+        precision: of float32 products, as in :func:`triton_kernels.gemm_bias_act`. By default it is
+            torch's own. With "f16x3", say, products with nothing to fuse are also taken where that
+            is faster, and so are those of their gradients.
 
     Raises:
         TypeError: ``module`` is no torch.nn.Module, or an option has a wrong type.
-        ValueError: an unknown pass.
+        ValueError: an unknown pass or precision.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"fuse(): argument 'module' must be a module, not {type(module).__name__}")
-    return Fused(module, Options(min_score, passes, measure=measure))
+    return Fused(module, Options(min_score, passes, measure=measure, precision=precision))
 
 
 class NoPlanYet(RuntimeError, AttributeError):
@@ -266,9 +271,13 @@ def call_compiled(
 
 def own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its own code object: torch.compile stores its results there, and limits how
-    often it compiles one code object."""
-    code = function.__code__.replace()
+    often it compiles one code object. Its name differs, too: for code of one name and place
+    torch.compile remembers sizes, and takes those for unknown that change between two models."""
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(_numbers)}")
     return types.FunctionType(code, function.__globals__)
+
+
+_numbers = itertools.count()
 
 
 def _with_hook_guards(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

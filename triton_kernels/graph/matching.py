@@ -87,12 +87,17 @@ class Matcher:
         modular: whether the graph only lists modules, without values. Then unknown values are
             assumed to fit.
         casts: the state of autocast around the graph, if it is inside another graph.
+        precision: of float32 products, also of those with nothing to fuse; None for torch's own.
     """
 
     def __init__(
-        self, module: GraphModule, modular: bool = False, casts: effects.Casts | None = None
+        self,
+        module: GraphModule,
+        modular: bool = False,
+        casts: effects.Casts | None = None,
+        precision: str | None = None,
     ) -> None:
-        self.module, self.modular = module, modular
+        self.module, self.modular, self._precision = module, modular, precision
         self.forms = {node: forms.read(node, module) for node in module.graph.nodes}
         if modular:
             self.forms.update(registered_modules(module))
@@ -128,7 +133,8 @@ class Matcher:
         result = forms.value(match.nodes[-1])  # under autocast its dtype is not the operands'
         lead = lead if result is None else result
         product = match.sizes != (None, None, None)
-        precision = _precision.resolved(None, lead) if product else "ieee"
+        asked = match.keywords.get("precision")
+        precision = _precision.resolved(asked, lead) if product else "ieee"
         scaled = match.function is gemm_bias_act_of_columns
         extra = following.extra(match) if other == "inductor" else None
         of = (match.kernel, lead.dtype, lead.device, other)
@@ -219,8 +225,8 @@ class Matcher:
         if top is root and isinstance(form, (Reshaped, Scaled, Divided)):
             return None  # a factor or a view is only fused together with what follows it
         nodes = nodes if top is root else (*nodes, *inner, root)
-        if len(nodes) == 1:  # a product alone is already one library call
-            return None
+        if len(nodes) == 1 and not self._of_own_precision(nodes[0]):
+            return None  # a product alone is already one library call
         nodes = tuple(sorted(nodes, key=self._position.__getitem__))
         return replace(self._product(product, nodes, act), wider=inner)
 
@@ -234,7 +240,15 @@ class Matcher:
         sizes = self._sizes(product, nodes[0])
         views = tuple(node for node in nodes if isinstance(self.forms[node], Reshaped))
         match = self._call(product, nodes, act, sizes)
+        if self._of_own_precision(nodes[0]):
+            match = replace(match, keywords={**match.keywords, "precision": self._precision})
         return replace(match, views=views, added=product.c is not None)
+
+    def _of_own_precision(self, node: Node) -> bool:
+        """Whether the node computes a float32 product, and the option gives its precision. Under
+        autocast its value has another dtype."""
+        value = forms.value(node)
+        return self._precision is not None and value is not None and value.dtype == torch.float32
 
     def _call(self, product: Product, nodes: tuple[Node, ...], act: str, sizes: Sizes) -> Match:
         if product.convolution:

@@ -11,6 +11,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from triton_kernels._fusion import Attribute, Match, Matrix, Product, Row, Rows, Transposed
+from triton_kernels._precision import PRECISIONS
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.graph import canonical, capabilities, effects, forms, racing
 from triton_kernels.graph.chains import Misfit
@@ -26,12 +27,15 @@ class Options:
         passes: the passes that run, of "elementwise" and "epilogue" (products), in this order.
         rest: the backend of torch.compile for the rewritten graph, such as "eager" or "inductor".
         measure: whether to time products on the GPU whose scores are not certain.
+        precision: of float32 products, also of those with nothing to fuse; None is torch's own, and
+            leaves these.
     """
 
     min_score: float = capabilities.MIN_SCORE
     passes: Sequence[str] = PASSES
     rest: str = "eager"
     measure: bool = True
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.min_score, bool) or not isinstance(self.min_score, (int, float)):
@@ -40,6 +44,11 @@ class Options:
         if isinstance(self.passes, str) or unknown:
             raise ValueError(
                 f"option 'passes' must be a sequence of {PASSES}, but got {self.passes!r}"
+            )
+        if self.precision not in (None, *PRECISIONS):
+            raise ValueError(
+                f"option 'precision' must be one of {PRECISIONS} or None, but got "
+                f"{self.precision!r}"
             )
 
     @property
@@ -55,16 +64,18 @@ class Options:
 @dataclass(frozen=True)
 class Step:
     """One kernel that replaces ``nodes``. ``estimated``: whether its score is an estimate, not
-    measured on such a GPU."""
+    measured on such a GPU. ``precision``: that of the option, if it applies."""
 
     kernel: str
     nodes: tuple[str, ...]
     score: float
     act: str = "none"
     estimated: bool = False
+    precision: str = ""
 
     def __str__(self) -> str:
         act = "" if self.act == "none" else f" (act {self.act})"
+        act += f" in {self.precision}" if self.precision else ""
         score = f"{self.score:.2f}{', estimated' if self.estimated else ''}"
         return f"{' + '.join(self.nodes)} → {self.kernel}{act}, score {score}"
 
@@ -155,7 +166,7 @@ class _Rewriting:
 
     def run(self, name: str) -> None:
         """Run one pass, from the last node to the first, so that the longest match comes first."""
-        matcher = Matcher(self.module, casts=self._casts)
+        matcher = Matcher(self.module, casts=self._casts, precision=self.options.precision)
         gone: set[Node] = set()
         for root in reversed(list(self.module.graph.nodes)):
             if root in gone or root.op == "output":
@@ -239,7 +250,9 @@ class _Rewriting:
             self._steps.pop(node, None)
         estimated = verdict.source == capabilities.ESTIMATED
         act = ACTIVATIONS[match.act].written or match.act
-        self._steps[call] = Step(match.kernel, names, verdict.score or 0.0, act, estimated)
+        precision = match.keywords.get("precision", "")
+        score = verdict.score or 0.0
+        self._steps[call] = Step(match.kernel, names, score, act, estimated, precision)
 
     def _inserted(self, argument: Any) -> Any:
         """Insert the nodes that make an argument of the call, and return it."""

@@ -60,8 +60,9 @@ def trained(match: Match) -> bool:
 
 def hopeless(match: Match, problem: Problem) -> bool:
     """Whether a kernel cannot save what its calls take in a training step: all that Inductor's
-    kernels do around the product takes less than half of that. Then nothing need be compiled."""
-    if problem.other != "inductor" or not trained(match):
+    kernels do around the product takes less than half of that. Then nothing need be compiled.
+    In another precision than torch's the product itself may take less."""
+    if problem.other != "inductor" or not trained(match) or "precision" in match.keywords:
         return False
     if None in (problem.M, problem.N, problem.K):
         return False

@@ -78,6 +78,7 @@ def gemm_bias_act_of_columns(
     c: Tensor | None,
     beta: float,
     steps: tuple[tuple[Any, ...], ...],
+    precision: str | None = None,
 ) -> Tensor:
     """act(z + beta·c) in one kernel; z is alpha·(x@b) + bias after ``steps`` along its columns.
 
@@ -86,7 +87,7 @@ def gemm_bias_act_of_columns(
     rows than b. For 16-bit dtypes the factors are computed in float32.
 
     Args:
-        x, b, bias, act, alpha, c, beta: as :func:`gemm_bias_act_of_rows` takes them.
+        x, b, bias, act, alpha, c, beta, precision: as :func:`gemm_bias_act_of_rows` takes them.
         steps: tuples (scale, shift, factor, mean, variance, eps); tensors are [N] or one element.
 
     Returns:
@@ -107,17 +108,19 @@ def gemm_bias_act_of_columns(
             row = row + shift.flatten().to(wide) * factor
     scaled = b * columns.to(b.dtype)
     added = row.to(b.dtype).expand(b.shape[1])
-    return gemm_bias_act_of_rows(x, scaled, added, act, 1.0, c, beta)
+    return gemm_bias_act_of_rows(x, scaled, added, act, 1.0, c, beta, precision)
 
 
-def pointwise_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+def pointwise_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, act: str, precision: str | None = None
+) -> Tensor:
     """act(conv2d(x, weight, bias)) for a 1×1 convolution, in one kernel.
 
     Args:
         x: [B, K, H, W]; copied unless its channels are contiguous (torch.channels_last).
         weight: [N, K, 1, 1].
         bias: [N].
-        act: as :func:`triton_kernels.gemm_bias_act`.
+        act, precision: as :func:`triton_kernels.gemm_bias_act`.
 
     Returns:
         [B, N, H, W], in the same memory format.
@@ -125,5 +128,6 @@ def pointwise_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, act: s
     Raises:
         TypeError, ValueError, RuntimeError: as :func:`triton_kernels.gemm_bias_act`.
     """
-    out = gemm_bias_act_of_rows(x.permute(0, 2, 3, 1), weight.flatten(1).t(), bias, act)
+    rows, b = x.permute(0, 2, 3, 1), weight.flatten(1).t()
+    out = gemm_bias_act_of_rows(rows, b, bias, act, precision=precision)
     return out.permute(0, 3, 1, 2)

@@ -70,7 +70,8 @@ def _prepared(
     how: tuple[bool, bool],
     waits: bool,
 ) -> Launch:
-    """The launch for tensors with these keys and integers of these kinds."""
+    """The launch for tensors with these keys and integers of these kinds; ``split``: with K in
+    parts, and so with a workspace."""
     _, _, (out_dtype, _), _ = keys
     m, n, k, group, warps, stages = tiles
     lanes_m, warps_m = threads_along_m(tiles)
