@@ -53,6 +53,14 @@ _LARGEST_TILE = (
     "once per tile, hardly any inside the K loop"
 )
 _ADDENDS = "each thread reads 128 elements of an addend; registers spill once per tile"
+_RESIDENT = (
+    "a thread has 168 registers, so that twelve warps are resident; beside an addend a few spill "
+    "once per tile"
+)
+_WIDE_SUMS = (
+    "each thread holds 64 sums of float64 until the epilogue; registers spill once per tile"
+)
+_ADDRESSES = "a few registers with addresses spill"
 _OTHERS = "the autotuner has other configurations"
 _SPLIT_OPERANDS = "each operand is held in two parts; one or two registers spill"
 ACCEPTED = [
@@ -68,6 +76,19 @@ ACCEPTED = [
         16,
         _ADDENDS,
     ),
+    Accepted(
+        "triton",
+        "gemm_bias_act",
+        ("float32",),
+        ("gluon 64×64×16 w2", "gluon 64×128×16 w4"),
+        32,
+        _RESIDENT,
+    ),
+    *(
+        Accepted("triton", op, ("float64",), ("64×128×16 w4 s3",), 352, _WIDE_SUMS)
+        for op in ("gemm_bias_act", "linear_gelu")
+    ),
+    Accepted("triton", "gemm_bias_act", ("float64",), ("16×32×32 w4 s4",), 48, _ADDRESSES),
     Accepted("triton", "gemm_bias_act", ("float32/tf32x3",), ("64×64×32 w4",), 16, _SPLIT_OPERANDS),
 ]
 

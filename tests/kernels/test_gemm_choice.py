@@ -18,6 +18,7 @@ from triton_kernels import _launch
 from triton_kernels._counts import cdiv
 from triton_kernels._precision import PRECISIONS
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choice, choose
+from triton_kernels.interpreter import cross_compile
 
 compiles = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
@@ -202,6 +203,21 @@ def test_a_sample_of_the_walk_compiles_and_fits(part: int) -> None:
         assert launch.meta["BLOCK_N"] == chosen.tiles.BLOCK_N
         bytes_ = chosen.shared_memory(product.problem, gpu.capability)
         assert 0 < launch.shared <= bytes_ <= gpu.shared_memory, (arch, product)
+
+
+def test_copies_are_not_taken_for_the_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noted(kernel: Any, grid: Any, *args: Any, **meta: Any) -> None:
+        launch = cross_compile.Launch(kernel.fn.__name__, meta)
+        cross_compile._launches.append(launch)
+        names.append(launch.kernel)
+
+    names: list[str] = []
+    monkeypatch.setattr(cross_compile, "launch", noted)
+    drawn = walk.sample("sm_90", 60)
+    launches = walk.compiled(drawn, "sm_90")
+    forms = [choose(product.problem, GPUS["sm_90"]) for product in drawn]
+    assert [each.meta["BLOCK_N"] for each in launches] == [form.tiles.BLOCK_N for form in forms]
+    assert "repack_kernel" in names
 
 
 def product(M: int, dtype: torch.dtype, c: str = "", precision: str = "ieee") -> walk.Product:
