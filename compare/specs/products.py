@@ -112,7 +112,6 @@ GLUON_FMA: list[Cut] = [((9, 72, 136), 1), ((9, 72, 264), 3), ((33, 40, 40), 2),
 GLUON_FMA += [((33, 328, 136), 4), ((33, 40, 520), 2), ((100, 264, 392), 2), ((33, 264, 520), 2)]
 GLUON_FMA += [((194, 72, 40), 4), ((130, 72, 1032), 6), ((100, 200, 392), 1), ((194, 200, 1032), 3)]
 
-
 # One shape per tile configuration of triton_kernels.gemm; a test checks that. Multiples of 16, so
 # that launches are specialised as usual.
 _SHAPES_TO_COMPILE = (
@@ -243,11 +242,9 @@ class Product(Spec):
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
         """Every form of Gluon's kernels. In tf32, where only the elements differ, some."""
-        if dtype in HALVES:
-            cuts = {"": GLUON}
-        else:
+        cuts = {"": GLUON} if dtype in HALVES else {}
+        if dtype == "float32":
             cuts = {"tf32": GLUON[::3], "f16x3": GLUON_PARTS, "ieee": GLUON_FMA}
-            cuts = cuts if dtype == "float32" else {}
         for precision, of_precision in cuts.items():
             how = {"precision": precision} if precision else {}
             for shape, multiprocessors in of_precision:

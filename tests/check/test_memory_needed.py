@@ -249,8 +249,7 @@ def test_a_large_case_takes_what_it_states_on_a_gpu(op: str) -> None:
             if not able or not 1 << 27 < stated < torch.cuda.mem_get_info()[0]:
                 continue
             peak = peak_on_gpu(checked(spec, case, able))
-            # The allocator rounds tensors and slices up, and torch sums in parts.
-            grace = OVERHEAD + stated // 256
+            grace = OVERHEAD + stated // 10_000  # the allocator rounds tensors and slices up
             if not peak <= stated + grace or not stated <= 2 * peak:
                 wrong.append(f"{case}: {peak:,} bytes, {stated:,} stated ({stated / peak:.2f})")
     assert not wrong, "\n".join(wrong)

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import triton_kernels as tk
+from triton_kernels import _launch
 from triton_kernels._fusion import Match, Problem
 from triton_kernels._measured import RATES, SHIPPED_OF
-from triton_kernels.gemm import rivals
+from triton_kernels.gemm import GPUS, rivals
 from triton_kernels.graph import capabilities, planning, racing
 from triton_kernels.graph.capabilities import ESTIMATED, SHIPPED, TIMED, Verdict
 from triton_kernels.tuning import stopwatch
@@ -268,7 +269,10 @@ def test_what_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 30))
     assert racing._possible(match, problem)
     assert not racing._possible(match, problem._replace(M=None))
-    assert racing._possible(match, problem._replace(precision="ieee"))
+    by_multiply_adds = problem._replace(precision="ieee")
+    for arch, possible in (("sm_90", True), ("sm_80", False)):  # where Gluon's kernel runs
+        monkeypatch.setattr(_launch, "gpu", lambda *_, gpu=GPUS[arch]: gpu)
+        assert racing._possible(match, by_multiply_adds) is possible
     assert not racing._possible(match, problem._replace(dtype=torch.float64))
     with tk.interpret():
         assert not racing._possible(match, problem)

@@ -9,7 +9,8 @@ followed by their backward passes.
 
 This takes 60 ms, or 260, for each product that differs, and memory for its operands. Nothing is
 timed without the sizes, under autocast, with deterministic algorithms (each process may decide
-differently), or while a CUDA graph is captured; nor products of float64.
+differently), or while a CUDA graph is captured; nor products of float64, nor, where Gluon's kernels
+cannot run, those of float32 in "ieee".
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from triton_kernels._fusion import Attribute, Match, Matrix, Problem, Row, Rows,
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm import rivals
 from triton_kernels.gemm.configurations import HALVES
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.graph import capabilities, forms
 
 DOUBT = 1.3  # a model's score is believed if it differs by more than this factor from the least one
@@ -96,6 +98,10 @@ def _possible(match: Match, problem: Problem) -> bool:
         return False
     if not torch.cuda.is_available() or torch.cuda.is_current_stream_capturing():
         return False
+    if problem.dtype == torch.float32 and problem.precision == "ieee":
+        gpu = _launch.gpu(_elementwise_kernels.flat_kernel, problem.device)
+        if availability.expected(gpu, problem.device) == "tl":
+            return False  # its multiply-adds are hardly ever faster, and take long to compile
     if any(node.op not in ("call_function", "call_method") for node in match.nodes):
         return False
     operands = {*match.operands(), *(a for node in match.nodes for a in node.all_input_nodes)}
