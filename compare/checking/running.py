@@ -138,12 +138,12 @@ def run(
         return Outcome(
             implementation, math.inf, None, Mismatch(case, implementation.name, brief(error))
         )
+    intact = all(guarded.intact() for guarded in guards)
+    del guards  # what the kernels allocated is not needed beside what judging needs
     outcome = judge(spec, case, implementation, arguments, result, oracle)
     if spec.own and implementation.mode == "triton-interpreted":
         outcome.launches = interpreter.launches() - launched
-    problem = ""
-    if not all(guarded.intact() for guarded in guards):
-        problem = "wrote outside its output"
+    problem = "" if intact else "wrote outside its output"
     for memory, copy in before:
         if not torch.equal(memory, copy):
             problem = "wrote to its inputs"

@@ -75,6 +75,7 @@ VECTORS = [
     ((2063, 65), "row"),  # all tiles but one row are whole
     ((280, 2, 60, 1), "gaps"),  # many addends in short rows
     ((1090, 1, 9, 3), "gaps"),
+    ((17, 3, 5, 7), "gaps"),  # whole rows are added first
 ]
 BIG = 1 << 18  # elements; only layouts matter here, since roundings are those of smaller cases
 LARGE = [

@@ -44,11 +44,12 @@ def peak_of(function: Callable[[], Any]) -> int:
 
 
 def peak_on_gpu(function: Callable[[], Any]) -> int:
+    """The same on the GPU: what is asked for. The allocator hands out up to 1 MB more a tensor."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    before = torch.cuda.memory_stats()["requested_bytes.all.current"]
     function()
-    return torch.cuda.max_memory_allocated() - before
+    return torch.cuda.memory_stats()["requested_bytes.all.peak"] - before
 
 
 def larger(spec: Spec, case: Case) -> Case:
@@ -238,7 +239,7 @@ def test_distant_rows_take_gigabytes_on_a_gpu_alone() -> None:
 @pytest.mark.gpu_only
 @pytest.mark.parametrize("op", SPECS)
 def test_a_large_case_takes_what_it_states_on_a_gpu(op: str) -> None:
-    """All that fits, by the allocator's own account."""
+    """All that fits."""
     spec, wrong = SPECS[op], []
     modes = [m for m in ("triton-compiled", "cuda-gpu") if m not in unavailable()]
     candidates = [w for w in implementations(spec, modes) if w.variant is None]
@@ -249,7 +250,7 @@ def test_a_large_case_takes_what_it_states_on_a_gpu(op: str) -> None:
             if not able or not 1 << 27 < stated < torch.cuda.mem_get_info()[0]:
                 continue
             peak = peak_on_gpu(checked(spec, case, able))
-            grace = OVERHEAD + stated // 10_000  # the allocator rounds tensors and slices up
+            grace = OVERHEAD + stated // 100_000
             if not peak <= stated + grace or not stated <= 2 * peak:
                 wrong.append(f"{case}: {peak:,} bytes, {stated:,} stated ({stated / peak:.2f})")
     assert not wrong, "\n".join(wrong)

@@ -63,3 +63,30 @@ def test_tiles(N: int, pitch: int, tile: tuple[int, int]) -> None:
         patch.setattr(cross_compile, "launch", note)
         triton_kernels.act_backward(matrix, matrix, "relu", bias=False)
     assert found[0] == tile
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "launches"),
+    [
+        (16384, 1024, [(32, 64, 16, 128)]),
+        (16384, 3072, [(16, 128, 24, 171)]),  # 100 MB: wide tiles, and more of them
+        (262144, 208, [(16, 128, 2, 2048)]),
+        (60000, 96, [(32, 64, 2, 938)]),
+        (30001, 149, [(32, 64, 149, 15), (8, 64, 3, 7)]),  # 64 rows are one
+        (3001, 1491, [(16, 64, 24, 63)]),  # of wide matrices only where there is more
+        (6001, 1491, [(32, 64, 187, 12), (1, 512, 3, 1)]),
+    ],
+)
+def test_what_large_matrices_are_cut_into(M: int, N: int, launches: list[tuple[int, ...]]) -> None:
+    """Tiles and programs; the last launch, of sums, left out."""
+    found = []
+
+    def note(kernel: Any, grid: Any, *args: Any, **meta: Any) -> None:
+        if "DERIVATIVE" in meta:
+            found.append((meta["BLOCK_M"], meta["BLOCK_N"], *grid[:2]))
+
+    matrix = torch.empty(M, N, dtype=torch.bfloat16, device="meta")
+    with pytest.MonkeyPatch.context() as patch, cross_compile.compiling(90):
+        patch.setattr(cross_compile, "launch", note)
+        triton_kernels.act_backward(matrix, matrix, "relu")
+    assert found == launches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import triton_kernels
 from triton_kernels._counts import cdiv, next_power_of_2
+from triton_kernels._launch import specialization_key
 from triton_kernels.interpreter import cross_compile
 from triton_kernels.ops import _sum_to_tiles as tiles
 
@@ -60,13 +62,17 @@ WARP = (256, 4, 1, 1)
         (meta(4096, 96)[1:, 1:], (95,), (32, 128, 1, 4)),
         (meta(4096 * 96 + 1)[1:].view(4096, 96), (96,), (32, 128, 1, 4)),
         (meta(16, 512, 100), (16, 1, 100), (16, 128, 1, 4)),
-        (meta(200, 512, 100), (200, 1, 100), (128, 8, 1, 1)),  # rows of results that lie apart
-        (meta(400, 512, 96), (400, 1, 96), (64, 16, 1, 2)),  # of whole vectors
-        (meta(20000, 512, 4), (20000, 1, 4), (16, 32, 1, 2)),  # short ones
+        (meta(200, 512, 100), (200, 1, 100), (64, 16, 1, 1)),  # rows of results that lie apart
+        (meta(400, 512, 96), (400, 1, 96), (16, 64, 1, 1)),  # of whole vectors
+        (meta(20000, 512, 4), (20000, 1, 4), (16, 64, 1, 1)),  # short ones
+        (meta(20000, 40, 16), (20000, 1, 16), (32, 32, 1, 1)),  # many, and few addends
+        (meta(20000, 20, 16), (20000, 1, 16), (64, 16, 1, 1)),
+        (meta(8, 7000, 8, 64), (1, 7000, 1, 64), (128, 8, 1, 1)),
+        (meta(68, 2516, 4, 8), (1, 2516, 1, 8), (16, 128, 1, 4)),  # little data
         (meta(512, 20000, 16, 4), (1, 20000, 1, 4), WARP),  # and few addends in a row
-        (meta(400, 512, 96, dtype=FLOAT), (400, 1, 96), (32, 32, 1, 4)),
-        (meta(31, 321, 4, 68), (1, 321, 1, 68), (32, 32, 1, 1)),  # of little data
-        (meta(400, 7, 96), (400, 1, 96), WARP),  # few addends
+        (meta(400, 512, 96, dtype=FLOAT), (400, 1, 96), (16, 256, 1, 8)),
+        (meta(31, 321, 4, 68), (1, 321, 1, 68), (128, 8, 1, 1)),  # rows of x come first
+        (meta(400, 7, 96), (400, 1, 96), (128, 8, 1, 1)),  # few addends
         (meta(2**20, 2048), (2048,), (64, 16, 1, 4)),  # indices near 32 bits
         (meta(40, 4096), (4096,), (64, 16, 1, 4)),  # one tile only
         (meta(8, 4096), (4096,), (64, 8, 1, 4)),
@@ -83,6 +89,9 @@ WARP = (256, 4, 1, 1)
         (meta(8, 2**16 - 1), (2**16 - 1,), (64, 8, 1, 4)),
         (meta(4096, 1003), (1003,), (64, 16, 1, 4)),
         (meta(128, 2**16), (2**16,), WIDE),
+        (meta(128, 2**16 + 8), (2**16 + 8,), (64, 16, 1, 1)),  # a warp has enough to do
+        (meta(24, 100000), (100000,), (128, 8, 1, 1)),
+        (meta(128, 100000, dtype=FLOAT), (100000,), (128, 8, 1, 1)),
         (meta(4, 4096, 4096), (4096, 4096), (1024, 2, 1, 4)),
         (meta(3, 5000001), (5000001,), (512, 4, 1, 4)),
         (meta(4096, 4096), (4096, 1), (1, 1024, 1, 4)),  # along rows
@@ -170,6 +179,41 @@ def test_rows_that_overlap_are_not_read_as_one() -> None:
     x = torch.arange(2103 * 65 + 65, dtype=FLOAT).remainder(7).as_strided((2103, 65), (65, 2))
     with triton_kernels.interpret():
         assert torch.equal(triton_kernels.sum_to(x, (65,)), x.sum(0))
+
+
+HALF = torch.float16
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "first"),
+    [
+        ((20, 3, 5, 7), None, True),
+        ((20, 3, 5, 8), None, False),  # whole vectors
+        ((15, 3, 5, 7), None, False),  # too few rows
+        ((20, 3, 5, 7), (112, 35, 7, 1), True),  # with a gap after each
+        ((20, 3, 5, 7), (100, 35, 7, 1), False),  # that overlap
+        ((20, 3, 5, 7), (140, 42, 7, 1), False),  # with a gap within
+        ((20, 3, 5, 7), (7, 700, 140, 1), False),  # the other way around
+        ((2, 4, 9, 3, 5, 7), (9000, 2240, 105, 35, 7, 1), False),  # too few again
+        ((4, 2, 16, 3, 5, 7), (6000, 3000, 112, 35, 7, 1), False),  # and rows that lie further
+    ],
+)
+def test_whole_rows_come_first(
+    shape: tuple[int, ...], strides: tuple[int, ...] | None, first: bool
+) -> None:
+    """Of 105 elements, then what they hold; not for float32."""
+    module = import_module("triton_kernels.ops.sum_to")  # the package's attribute is the function
+    strides = strides or torch.empty(shape, device="meta").stride()
+    reach = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides))
+    to = (1,) * (len(shape) - 3) + (3, 1, shape[-1])
+    for dtype in (HALF, FLOAT):
+        x = torch.arange(reach).remainder(7).to(dtype).as_strided(shape, strides)
+        with triton_kernels.interpret():
+            result = triton_kernels.sum_to(x, to)
+        assert torch.equal(result.float(), x.float().sum_to_size(to))
+        key = specialization_key(x)
+        (_, width), *_ = module._passes(x.shape, strides, result.shape, result.stride(), key, FLOAT)
+        assert (width == 105) == (first and dtype == HALF)
 
 
 def test_units_of_strides_that_are_nowhere_one() -> None:

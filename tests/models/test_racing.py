@@ -220,6 +220,26 @@ def test_each_product_is_timed_once(watch: type[Watch]) -> None:
     assert len(watch.results) == 6
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("precision", ["f16x3", "ieee"])
+def test_a_dynamic_number_of_rows_is_that_of_the_traced_call(
+    precision: str, grad: bool, watch: type[Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Problem] = []
+    monkeypatch.setattr(racing, "_possible", lambda match, problem: not asked.append(problem))
+    layer = torch.nn.Sequential(torch.nn.Linear(K, N), torch.nn.ReLU()).requires_grad_(grad)
+    options = {"precision": precision}
+    compiled = torch.compile(layer, backend="triton_kernels", options=options, dynamic=True)
+    compiled(torch.randn(2, M, K))
+    assert [problem[4:7] for problem in asked] == [(2 * M, N, K)]
+    ((ours, theirs),) = watch.results
+    if not grad:
+        assert ours.shape == theirs.shape == (2, M, N)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        x = torch.randn(3, M + 1, K)
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("options", [{"measure": False}, {"min_score": 0}])
 def test_not_if_it_does_not_matter(options: dict[str, Any], watch: type[Watch]) -> None:
     tk.explain(FUNCTIONS["linear_gelu"], tensors(), **options)

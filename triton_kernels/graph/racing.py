@@ -7,10 +7,11 @@ timed, which is the library's in any case; the model adds the time of the rest. 
 worse of two ratios counts, on a cool and on a hot GPU. Where gradients are needed, both calls are
 followed by their backward passes.
 
-This takes 60 ms, or 260, for each product that differs, and memory for its operands. Nothing is
-timed without the sizes, under autocast, with deterministic algorithms (each process may decide
-differently), or while a CUDA graph is captured; nor products of float64, nor, where Gluon's kernels
-cannot run, those of float32 in "ieee".
+This takes 60 ms, or 260, for each product that differs, and memory for its operands. A float32
+product of a dynamic number of rows, for which there is no model, is timed with the rows of the call
+that the graph was traced with. Nothing else is timed without the sizes, nor under autocast, with
+deterministic algorithms (each process may decide differently), or while a CUDA graph is captured;
+nor products of float64, nor, where Gluon's kernels cannot run, those of float32 in "ieee".
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def hopeless(match: Match, problem: Problem) -> bool:
 def speed(match: Match, problem: Problem) -> float | None:
     """The time of what would run otherwise, divided by the kernel's. None if they cannot be timed
     now."""
+    problem = _of_traced_rows(match, problem)
     if not _possible(match, problem):
         return None
     nodes = [(node.target, map_arg((node.args, node.kwargs), _layout)) for node in match.nodes]
@@ -85,6 +87,24 @@ def speed(match: Match, problem: Problem) -> float | None:
             _speeds.clear()
         _speeds[key] = _timed(match, problem)
     return _speeds[key]
+
+
+def _of_traced_rows(match: Match, problem: Problem) -> Problem:
+    """A float32 problem of a dynamic number of rows with those of the traced call."""
+    product = forms.value(match.nodes[0])
+    if problem.dtype != torch.float32 or problem.M is not None or not problem.N or product is None:
+        return problem
+    elements = _traced(product.numel())
+    return problem if elements is None else problem._replace(M=elements // problem.N)
+
+
+def _traced(n: int | torch.SymInt) -> int | None:
+    """A size; of a symbol, what it was when the graph was traced. Reading a symbol's value would
+    specialise the graph on it."""
+    if isinstance(n, int):
+        return n
+    hint = n.node.hint if n.node.has_hint() else None
+    return int(hint) if hint is not None else None
 
 
 def _possible(match: Match, problem: Problem) -> bool:
@@ -115,11 +135,13 @@ def _possible(match: Match, problem: Problem) -> bool:
 
 
 def _layout(operand: Node | Attribute) -> Any:
-    """Shape, strides, dtype, whether it requires grad; None if one is unknown or a symbol."""
+    """Shape, strides, dtype, whether it requires grad; None if one is unknown."""
     value = forms.value(operand)
-    if value is None or not all(type(n) is int for n in (*value.shape, *value.stride())):
+    if value is None:
         return None
-    return tuple(value.shape), tuple(value.stride()), value.dtype, value.requires_grad
+    shape, strides = map(_traced, value.shape), map(_traced, value.stride())
+    layout = tuple(shape), tuple(strides), value.dtype, value.requires_grad
+    return None if None in (*layout[0], *layout[1]) else layout
 
 
 def _described(argument: Any) -> Any:

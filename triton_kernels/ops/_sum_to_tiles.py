@@ -29,6 +29,8 @@ LONG = 512  # from so many addends per row, loaded by elements, few rows at a ti
 ALONE = 264  # up to so many results, each has a program of 16 warps
 SHORTEST_ALONE = 300  # from so many addends per row, loaded by elements, a program has few rows
 MANY_ROWS = 64  # x must have so many times the rows that are merged into one
+ADJACENT = 128  # fewer adjacent results are a piece of x
+ROWS = 16  # from so many on, whole rows may be added before the pieces within them
 PROGRAMS = 1056  # to aim for: eight per multiprocessor of an H200; twice as many are better
 # where tiles are not loaded ahead
 
@@ -190,26 +192,26 @@ def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None
     vectors = aligned and _in_vectors(kept, reduced, dtype)
     if across <= 4:
         return Tile(min(along, 1024), 2) if vectors else Tile(min(along, 512), across)
+    if len(kept) > 1 and kept[0][0] < ADJACENT:
+        tile = _of_pieces(sums, dtype, vectors)
+        return tile._replace(BLOCK_K=min(along, tile.BLOCK_K), BLOCK_R=min(across, tile.BLOCK_R))
     # One warp, with every lane at another result: sums across lanes and warps pass through shared
     # memory, which took up to nine times as long where addends are few. Short rows of results that
     # are not adjacent leave little to load per step anyway.
-    apart = len(kept) > 1 and 12 < kept[0][0] < 1024 and addends > 8
+    apart = len(kept) > 1 and kept[0][0] < 1024 and addends > 8
     if apart and results >= 2**14 and addends >= 32 and results * addends < 2**23:
         return Tile(32, 32, num_warps=1, UNROLL=2)  # little data, in one pass
     if apart and not vectors and results >= TILE:
         return Tile(128, 8, num_warps=1, UNROLL=2)
-    many = results >= (2**18 if vectors and across >= 128 and not apart else 2**16)
-    short = len(kept) > 1 and kept[0][0] < 128
-    if many or (short and results >= 2**14):
+    narrow = dtype.itemsize == 2
+    if vectors and not apart and 2**16 < results < 2**18 and 16 <= addends < LONG:
+        # Tiles for STAGES would be too few, or half empty.
+        columns = 64 if narrow and addends >= 40 else 128
+        return Tile(columns, 1024 // columns, num_warps=1, UNROLL=2)
+    if results >= (2**18 if vectors and across >= 128 and not apart else 2**16):
         if apart:
-            return (
-                Tile(64, 16, num_warps=2, UNROLL=2)
-                if dtype.itemsize == 2
-                else Tile(32, 32, UNROLL=2)
-            )
-        if short and reduced[0][0] >= 32:  # what is contiguous is mostly addends
-            return Tile(16, 32, num_warps=2, UNROLL=2)
-        return Tile(256 if dtype.itemsize == 2 else 128, 4, num_warps=1, UNROLL=2)
+            return Tile(64, 16, num_warps=2, UNROLL=2) if narrow else Tile(32, 32, UNROLL=2)
+        return Tile(256 if narrow else 128, 4, num_warps=1, UNROLL=2)
     # Loading ahead pays where vectors are loaded. Elsewhere it is many times slower.
     columns, rows = WIDE_TILE
     if dtype == torch.float64:
@@ -219,6 +221,23 @@ def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None
         block_k = min(along, columns)
         return Tile(block_k, min(across, columns * rows // block_k), STAGES=3)
     return None
+
+
+def _of_pieces(sums: Sums, dtype: torch.dtype, vectors: bool) -> Tile:
+    """The tile where few results are adjacent, so that x has pieces of them with gaps."""
+    kept, reduced, results, addends = sums
+    narrow, adjacent, together = dtype.itemsize == 2, kept[0][0], reduced[0][0]
+    if results >= 2**15 and addends < (256 if narrow else 128):
+        if together >= 32:  # the addends of a result in a row of pieces
+            return Tile(32, 32, num_warps=1, UNROLL=2)
+        columns = 64 if adjacent < 48 else 128
+        return Tile(columns, 1024 // columns, num_warps=1, UNROLL=2)
+    if not narrow:
+        return Tile(16, 256, num_warps=8)
+    if results * addends < 2**23:
+        return Tile(16, 128, UNROLL=2)
+    by_elements = not vectors and (adjacent % 2 or adjacent >= 32)
+    return Tile(64 if by_elements else 16, 16 if by_elements else 64, num_warps=1, UNROLL=2)
 
 
 def _any(sums: Sums) -> Tile:
@@ -255,6 +274,20 @@ def rows_at_once(sums: Sums, dtype: torch.dtype, aligned: bool) -> int:
     rows = multiple // math.gcd(multiple, results)
     many = addends >= rows * max(MANY_ROWS, results // 2)
     return rows if stride == 1 and pitch == results and many else 1
+
+
+def within(sums: Sums, dtype: torch.dtype) -> Sums | None:
+    """The addends of a result within one contiguous row of x, if all others are the same elements
+    of further rows. Whole rows are then added first, by vectors, and what they hold afterwards.
+    None: results and addends lie otherwise, or that is not faster."""
+    kept, reduced, results, addends = sums
+    pieces = len(kept) > 1 and len(reduced) > 1 and kept[0][1] == 1 and kept[0][0] < ADJACENT
+    if not pieces or dtype.itemsize > 2 or kept[0][0] % 8 == 0:
+        return None
+    (rows, pitch, _), inner = reduced[-1], reduced[:-1]
+    row = _elementwise.coalesced([(n, stride) for n, stride, _ in (*kept, *inner)])
+    width = results * (addends // rows)
+    return Sums.of(kept, inner) if row == [(width, 1)] and pitch >= width and rows >= ROWS else None
 
 
 def parts_of(sums: Sums, tile: Tile) -> int:

@@ -43,7 +43,9 @@ DTYPES = _arguments.FLOATS
 TILE = 2048  # elements
 COLUMNS = 64  # of a tile, where the matrix has that many; the rest of the tile are rows
 PROGRAMS = 16  # per multiprocessor keep a GPU busy
-FOLDED = 1 << 15  # elements per multiprocessor from which whole vectors repay extra launches
+LARGE = 100_000_000  # bytes of a matrix from which wider tiles, and twice the programs, are faster
+FOLDED = 1 << 15  # elements per multiprocessor from which whole vectors repay extra launches; of
+# wide matrices twice as many
 
 
 @triton.jit
@@ -175,7 +177,8 @@ def _run(matrices: Sequence[Tensor], total: Tensor | None, act: str, compute: to
     grad, saved, dx = matrices
     M, N = grad.shape
     multiprocessors = _launch.gpu(act_backward_kernel, grad.device).multiprocessors
-    if M * N >= FOLDED * multiprocessors and all(t.is_contiguous() for t in matrices):
+    folded = FOLDED * (2 if N >= 8 * COLUMNS else 1) * multiprocessors
+    if M * N >= folded and all(t.is_contiguous() for t in matrices):
         fold = _fold(M, N, 16 // min(t.itemsize for t in matrices))
         if fold > 1:
             _run_folded(fold, matrices, total, act, compute)
@@ -235,7 +238,10 @@ def _prepared(
 ) -> tuple[Launch, int, int]:
     """The launch, the number of parts into which it cuts M, and the rows of each part."""
     unit = _unit(N, strides)
-    block_m, block_n = _tile(M, N, N % 16 == 0 or unit * dtype.itemsize >= 16, busy)
+    large = M * N * dtype.itemsize >= LARGE
+    busy *= 2 if large else 1
+    even = N % 16 == 0 or unit * dtype.itemsize >= 16
+    block_m, block_n = _tile(M, N, 2 * COLUMNS if large else COLUMNS, even, busy)
     # As many parts as keep the GPU busy, each of whole blocks; an empty sum needs one part.
     parts = max(1, min(cdiv(M, block_m), cdiv(busy, max(1, cdiv(N, block_n)))))
     rows = block_m * cdiv(max(1, M), parts * block_m)
@@ -260,18 +266,18 @@ def _unit(N: int, strides: tuple[int, ...]) -> int:
     return unit if unit < 16 else 1
 
 
-def _tile(M: int, N: int, even: bool, busy: int) -> tuple[int, int]:
-    """The rows and columns of a tile. A narrow matrix gets more rows, a low one more columns. Where
-    rows are not a whole number of vectors (``even`` is false) the tile has half the elements, or a
-    quarter where tiles are few.
+def _tile(M: int, N: int, most: int, even: bool, busy: int) -> tuple[int, int]:
+    """The rows and columns of a tile: ``most`` columns, but a narrow matrix gets more rows, a low one
+    more columns. Where rows are not a whole number of vectors (``even`` is false) the tile has half
+    the elements, or a quarter where tiles are few.
 
     Pitch and alignment are ignored, although they too may prevent vector loads: a smaller tile for
     even rows at odd pitches, transposed or expanded, was 4 % slower in the median of 60 matrices on
     an H200.
     """
-    columns = min(COLUMNS, next_power_of_2(N))
+    columns = min(most, next_power_of_2(N))
     tile = TILE
-    if columns == COLUMNS and not even:
+    if columns == most and not even:
         few = cdiv(M, TILE // 2 // columns) * cdiv(N, columns) * 8 < busy
         tile = TILE // 4 if few else TILE // 2
     rows = min(tile // columns, next_power_of_2(M))

@@ -297,6 +297,8 @@ def _passes(
     kept = _elementwise.coalesced([(n, xs, os) for m, n, xs, os in dims if m == n])
     reduced = _elementwise.coalesced([(n, xs, 0) for m, n, xs, os in dims if m != n])
     sums = Sums.of(kept, reduced)
+    if (inner := tiles.within(sums, x_key[0])) is not None:
+        return _rows_first(sums, inner, x_key, compute)
     tile, results = tiles.tile_of(sums, x_key), sums.results
     parts = tiles.parts_of(sums, tile)
     if parts == 1:
@@ -320,6 +322,21 @@ def _passes(
     second = Sums(rest, [(parts, results, 0)], results, parts)
     adding = _pass(second, 1, tiles.tile_of_parts(second, compute), compute)
     return (parts, results), leaving, adding
+
+
+def _rows_first(
+    sums: Sums, inner: Sums, x_key: tuple[torch.dtype, bool], compute: torch.dtype
+) -> tuple[tuple[int, int], _Pass, _Pass]:
+    """The same if the first pass adds whole rows of x, and the second ``inner``, the addends within
+    a row."""
+    width = inner.results * inner.addends
+    first = Sums.of([(width, 1, 1)], [sums.reduced[-1]])
+    tile = tiles.tile_of(first, x_key)
+    leaving = _pass(first, tiles.parts_of(first, tile), tile, compute)
+    parts = leaving.grid[1]
+    second = Sums.of(inner.kept, _elementwise.coalesced([*inner.reduced, (parts, width, 0)]))
+    adding = _pass(second, 1, tiles.tile_of_parts(second, compute), compute)
+    return (parts, width), leaving, adding
 
 
 def _pass(
