@@ -192,13 +192,14 @@ def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None
     vectors = aligned and _in_vectors(kept, reduced, dtype)
     if across <= 4:
         return Tile(min(along, 1024), 2) if vectors else Tile(min(along, 512), across)
-    if len(kept) > 1 and kept[0][0] < ADJACENT:
+    gaps = len(kept) > 1
+    if gaps and kept[0][0] < ADJACENT:
         tile = _of_pieces(sums, dtype, vectors)
         return tile._replace(BLOCK_K=min(along, tile.BLOCK_K), BLOCK_R=min(across, tile.BLOCK_R))
     # One warp, with every lane at another result: sums across lanes and warps pass through shared
     # memory, which took up to nine times as long where addends are few. Short rows of results that
     # are not adjacent leave little to load per step anyway.
-    apart = len(kept) > 1 and kept[0][0] < 1024 and addends > 8
+    apart = gaps and kept[0][0] < 1024 and addends > 8
     if apart and results >= 2**14 and addends >= 32 and results * addends < 2**23:
         return Tile(32, 32, num_warps=1, UNROLL=2)  # little data, in one pass
     if apart and not vectors and results >= TILE:
@@ -277,12 +278,13 @@ def rows_at_once(sums: Sums, dtype: torch.dtype, aligned: bool) -> int:
 
 
 def within(sums: Sums, dtype: torch.dtype) -> Sums | None:
-    """The addends of a result within one contiguous row of x, if all others are the same elements
-    of further rows. Whole rows are then added first, by vectors, and what they hold afterwards.
-    None: results and addends lie otherwise, or that is not faster."""
+    """Of sums with two kept and two reduced dimensions or more: the addends of a result within one
+    contiguous row of x, if all others are the same elements of further rows. Whole rows are then
+    added first, by vectors, and what they hold afterwards. None: results and addends lie otherwise,
+    or that is not faster."""
     kept, reduced, results, addends = sums
-    pieces = len(kept) > 1 and len(reduced) > 1 and kept[0][1] == 1 and kept[0][0] < ADJACENT
-    if not pieces or dtype.itemsize > 2 or kept[0][0] % 8 == 0:
+    adjacent, stride, _ = kept[0]
+    if stride != 1 or adjacent >= ADJACENT or adjacent % 8 == 0 or dtype.itemsize > 2:
         return None
     (rows, pitch, _), inner = reduced[-1], reduced[:-1]
     row = _elementwise.coalesced([(n, stride) for n, stride, _ in (*kept, *inner)])

@@ -297,7 +297,7 @@ def _passes(
     kept = _elementwise.coalesced([(n, xs, os) for m, n, xs, os in dims if m == n])
     reduced = _elementwise.coalesced([(n, xs, 0) for m, n, xs, os in dims if m != n])
     sums = Sums.of(kept, reduced)
-    if (inner := tiles.within(sums, x_key[0])) is not None:
+    if kept[1:] and reduced[1:] and (inner := tiles.within(sums, x_key[0])) is not None:
         return _rows_first(sums, inner, x_key, compute)
     tile, results = tiles.tile_of(sums, x_key), sums.results
     parts = tiles.parts_of(sums, tile)
