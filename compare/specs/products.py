@@ -230,7 +230,8 @@ class Product(Spec):
             taken = precision == "ieee" or (precision != "tf32x3" and out_dtype == case.dtype)
         multiply_adds = case.dtype == "float32" and precision == "ieee"
         least = min(case.shape[multiply_adds:])  # of multiply-adds there may be few rows
-        return taken and least > SMALL and not availability.here()
+        large_enough = least > (0 if precision == "f16x3" else SMALL)
+        return taken and large_enough and not availability.here()
 
     def pinned(self) -> Mapping[str, Callable[..., Tensor]]:
         """The kernels in Triton's language and in Gluon. The default chooses between them."""

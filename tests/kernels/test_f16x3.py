@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from compare.specs import product_bounds
 from compare.specs.products import GLUON_PARTS
 from cuda_reference import _build
 from triton_kernels import _launch
-from triton_kernels.gemm import GPUS, Configuration, Problem, choose, parts
+from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch, parts
 from triton_kernels.gemm.arguments import Gemm
+from triton_kernels.gemm.choice import parts_pay
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.gluon.forms import PARTS_FORMS
 
 LAYOUTS = {  # a [M, K] and b [K, N]
@@ -25,6 +28,14 @@ LAYOUTS = {  # a [M, K] and b [K, N]
     "columns": (True, True),
 }
 SIDES = ["triton", "cuda"]
+
+
+@pytest.fixture(autouse=True)
+def always_in_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Also on a GPU that computes small products whole, sooner."""
+    monkeypatch.setattr(launch, "parts_pay", lambda problem, gpu: True)
+    with availability.only("any"):
+        yield
 
 
 def matrix(rows: int, columns: int, by_columns: bool, seed: int = 0) -> Tensor:
@@ -166,6 +177,47 @@ def test_there_is_always_a_third_launch(cpu: torch.device, monkeypatch: pytest.M
     assert seen.clear() is None
     tk.gemm_bias_act(torch.zeros(4, 0), torch.zeros(0, 6), precision="f16x3")
     assert seen == ["gemm_bias_act_kernel"]
+
+
+# The time by multiply-adds over that in parts, measured on an H100.
+GAINS = {
+    (1, 2560, 5600): 0.35,
+    (20, 3200, 7488): 0.41,
+    (6, 12000, 7648): 0.32,
+    (17, 256, 2368): 0.64,
+    (33, 4544, 6592): 0.78,
+    (651, 192, 12608): 0.58,
+    (268, 5664, 152): 1.22,
+    (128, 13056, 3448): 1.41,
+    (240, 8416, 592): 1.95,
+    (4688, 512, 11392): 2.51,
+    (1550, 2368, 1344): 3.73,
+    (11940, 12372, 3242): 5.4,
+}
+
+
+@pytest.mark.parametrize("shape", GAINS)
+def test_parts_where_they_pay(shape: tuple[int, int, int]) -> None:
+    problem = Problem(*shape, torch.float32, torch.float32, "f16x3", kernels="any")
+    assert parts_pay(problem, GPUS["sm_90"]) == (GAINS[shape] > 1)
+
+
+@pytest.mark.parametrize("pays", [False, True])
+@pytest.mark.parametrize(("fma", "allowed"), [("any", True), ("tl", False), ("gluon", False)])
+def test_the_others_are_float32s_own(
+    pays: bool, fma: str, allowed: bool, cpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If multiply-adds have their kernel, and no kernel is prescribed."""
+    seen: list[str] = []
+    monkeypatch.setattr(launch, "parts_pay", lambda problem, gpu: pays)
+    monkeypatch.setattr(
+        availability, "kernels", lambda gpu, device, adds=False: fma if adds else "tl"
+    )
+    for name in ("by_parts", "by_descriptors", "through_pointers"):
+        monkeypatch.setattr(launch, name, lambda *args: seen.append(args[-1]))
+    tk.gemm_bias_act(matrix(48, 64, False), matrix(64, 80, False), precision="f16x3")
+    whole = allowed and not pays
+    assert [arg is True or arg.precision == "ieee" for arg in seen] == [whole]
 
 
 def test_gradients_have_the_same_precision(

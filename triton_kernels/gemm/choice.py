@@ -169,6 +169,18 @@ def _of_gluon(problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> dict[Con
     return {form: each for form, each in able.items() if _fits(form, problem, gpu, failed)}
 
 
+@functools.lru_cache(4096)
+def parts_pay(problem: Problem, gpu: Gpu) -> bool:
+    """Whether a problem in precision "f16x3" takes less time in parts than by float32's
+    multiply-adds, which are no less accurate. With few rows the split takes most of it."""
+    single = problem._replace(precision="ieee")
+    speeds, seconds = candidates(single, gpu), model.timed(single, gpu)
+    chosen = _of_parts(problem, gpu)
+    waves = cdiv(chosen.tiles_of(problem.M, problem.N), gpu.multiprocessors)
+    in_parts = model.in_parts(problem, gpu, waves * forms.PARTS_FORMS.get(chosen, 1.0))
+    return in_parts < min(seconds(form, speeds[form]) for form in speeds)
+
+
 def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
     """The largest tiles of gemm_f16x3_kernel of which there are enough for all multiprocessors.
     GPUs without descriptors in hardware compute addresses instead; with large tiles there would be

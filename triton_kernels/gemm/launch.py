@@ -11,11 +11,18 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from triton_kernels import _elementwise, _launch
+from triton_kernels._gpu import Gpu
 from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.arguments import Gemm
-from triton_kernels.gemm.choice import choose, tma_compatible, tma_writable, too_large
+from triton_kernels.gemm.choice import (
+    choose,
+    parts_pay,
+    tma_compatible,
+    tma_writable,
+    too_large,
+)
 from triton_kernels.gemm.configurations import Configuration, Problem, Tiles
 from triton_kernels.gemm.descriptors import Block, Descriptor
 from triton_kernels.gemm.gluon import availability
@@ -33,12 +40,14 @@ def launch(gemm: Gemm) -> None:
     out = gemm.out
     gpu = _launch.gpu(gemm_bias_act_kernel, out.device)
     M, N, K = gemm.shape
-    if not K:
-        gemm = gemm._replace(precision="ieee")  # an empty matrix has no descriptor
+    kind = _kind(gemm.c, out)
+    problem = Problem(M, N, K, gemm.a.dtype, out.dtype, gemm.precision, kind)
+    # An empty matrix has no descriptor.
+    if not K or (gemm.precision == "f16x3" and _is_faster_whole(problem, gpu, out.device)):
+        gemm = gemm._replace(precision="ieee")
     multiply_adds = gemm.a.dtype == torch.float32 and gemm.precision == "ieee"
     kernels = availability.kernels(gpu, out.device, multiply_adds)
-    kind = _kind(gemm.c, out)
-    problem = Problem(M, N, K, gemm.a.dtype, out.dtype, gemm.precision, kind, kernels)
+    problem = problem._replace(precision=gemm.precision, kernels=kernels)
     while True:
         chosen = choose(problem, gpu)
         if problem.kernels == "gluon" and not chosen.gluon:
@@ -61,6 +70,14 @@ def launch(gemm: Gemm) -> None:
                 raise
             availability.give_up(out.device, error)
             problem = problem._replace(kernels="tl")
+
+
+def _is_faster_whole(problem: Problem, gpu: Gpu, device: torch.device) -> bool:
+    """Whether gemm_gluon_fma_kernel computes a product sooner than in parts. Without it, or where
+    kernels are prescribed, parts are taken."""
+    if availability.kernels(gpu, device, True) != "any":
+        return False
+    return not parts_pay(problem._replace(kernels="any"), gpu)
 
 
 def _kind(c: Tensor | None, out: Tensor) -> str:
