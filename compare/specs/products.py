@@ -212,11 +212,14 @@ class Product(Spec):
         return case.values.startswith("lattice") and without_act
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """Triton takes every case; its pinned variants those that Gluon's kernel can run. A CUDA
-        variant takes its dtypes and precisions, but no options of Triton's launches. The CUDA
-        default counts as naive."""
+        """Triton takes every case; its pinned variants those that Gluon's kernel can run. Sums of
+        scaled values overflow on the way in float32, so only parts take them, where float32's own
+        product may be chosen. A CUDA variant takes its dtypes and precisions, but no options of
+        Triton's launches. The CUDA default counts as naive."""
         if side == "triton":
-            return variant is None or self._both_kernels_take(case)
+            if variant is None:
+                return case.values != "scaled" or bool(availability.here())
+            return self._both_kernels_take(case)
         precision = case.options.get("precision", "ieee")
         ours = cuda_takes(variant or "naive", case.torch_dtype, precision)
         return ours and not HOW.keys() & case.options.keys()
