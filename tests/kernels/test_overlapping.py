@@ -76,7 +76,7 @@ CALLS: dict[str, tuple[Callable[[], Any], list[tuple[str, bool]]]] = {
     ),
     "f16x3": (
         lambda: tk.gemm_bias_act(
-            meta(256, 64, dtype=F32), meta(64, 256, dtype=F32), precision="f16x3"
+            meta(2048, 512, dtype=F32), meta(512, 2048, dtype=F32), precision="f16x3"
         ),
         [("split_kernel", False), ("gemm_gluon_f16x3_kernel", True), ("gemm_again_kernel", True)],
     ),
