@@ -67,6 +67,7 @@ class Plan:
                 "seconds": self.seconds,
                 "numbers": self.lines and self.lines.reaching(mutant, ops),
                 "variant": "gluon" if mutant.file.startswith(GLUON) else None,  # no other runs it
+                "file": mutant.file,
             }
         )
 

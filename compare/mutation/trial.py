@@ -35,6 +35,8 @@ _NO_KERNEL = ("CompilationError", "InterpreterError", "NameError", "AttributeErr
 LINED = "triton-interpreted"  # the mode in which kernels execute lines of Python
 NO_CASE = "no case comes to it"
 TOO_LONG = (signal.SIGPROF, signal.SIGALRM)  # signals at a trial's time limit
+# How names of Gluon's files begin that are for float32 alone → the precision.
+PRECISIONS = {"fma": "ieee", "parts": "f16x3"}
 
 
 def try_cases(
@@ -46,12 +48,14 @@ def try_cases(
     seconds: float,
     numbers: dict[str, list[int]] | None,
     variant: str | None,
+    file: str,
 ) -> dict[str, Any]:
     """The first mismatch of all cases, the most telling ones first; or how many cases passed.
 
     ``kernel``: the fault is in a kernel, so Python's errors about it count as compile errors.
     ``seconds``: a case's limit of CPU time; the limit on the clock is six times as long.
     ``numbers``: op → the cases that reach the fault in the interpreter; None: any case may.
+    ``file``: the file with the fault.
     """
     if variant == "gluon":
         with _limited(seconds):
@@ -62,7 +66,7 @@ def try_cases(
             return {"end": "did not compile" if broken else "killed", "says": [reason]}
     done = 0
     for mode in modes:
-        for spec, case in _tried(ops, mode, level, most, numbers, variant):
+        for spec, case in _tried(ops, mode, level, most, numbers, variant, file):
             with _limited(seconds):
                 results = list(verdicts.check(spec, [case], _candidates(spec, mode, variant)))
             done += 1
@@ -96,6 +100,7 @@ def _tried(
     most: int | None,
     numbers: dict[str, list[int]] | None,
     variant: str | None,
+    file: str,
 ) -> Iterator[tuple[Spec, Case]]:
     """The cases in the order of trial, ``most`` of them in Triton. In CUDA ``most`` per library,
     one library after the other, since each has to be built. On a GPU the cases that only the full
@@ -118,7 +123,7 @@ def _tried(
             own = [each for each in ordered if str(each[1]) not in quick]
             ordered = sorted(own, key=lambda each: not _huge(*each)) + late
         if variant is not None:
-            ordered.sort(key=lambda each: _made_for_forms(each[1]), reverse=True)
+            ordered.sort(key=lambda each: _made_for_forms(each[1], file), reverse=True)
         yield from ordered[:most]
 
 
@@ -127,10 +132,14 @@ def _huge(spec: Spec, case: Case) -> bool:
     return spec.memory(case, torch.device("cpu")) > 2**31
 
 
-def _made_for_forms(case: Case) -> tuple[bool, ...]:
-    """What makes a case come first if one kernel is judged: it was made for a form of it (several
-    tiles, K in parts), with an epilogue, in one dtype."""
-    made = "operands" in case.options and "multiprocessors" in case.options
+def _made_for_forms(case: Case, file: str) -> tuple[bool, ...]:
+    """What makes a case come first if one kernel is judged: it was made for a form of those in the
+    file (several tiles, K in parts), with an epilogue, in one dtype."""
+    name = file.rpartition("/")[2]
+    own = [precision for start, precision in PRECISIONS.items() if name.startswith(start)]
+    of_float32 = [case.options.get("precision", "ieee")] if case.dtype == "float32" else None
+    made = own == of_float32 if own else "operands" in case.options
+    made = made and "multiprocessors" in case.options
     return made, made and "c" in case.options, case.dtype == "float16"
 
 

@@ -16,7 +16,7 @@ from compare.mutation import explained, planting, population, tables, trial
 from compare.mutation.explained import Explanation
 from compare.mutation.planting import Plan
 from compare.ops import SPECS
-from compare.specs.products import GLUON
+from compare.specs.products import GLUON, GLUON_FMA, GLUON_PARTS, Cut
 from triton_kernels.gemm.gluon import availability
 
 KERNELS = f"{population.GLUON}kernels.py"
@@ -45,6 +45,7 @@ def test_tried_on_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = {m.file: json.loads(plan.request(m)) for m in drawn}
     gluon, others = requests[KERNELS], requests["triton_kernels/gemm/kernels.py"]
     assert (gluon["modes"], gluon["variant"]) == (["triton-compiled"], "gluon")
+    assert gluon["file"] == KERNELS
     assert others["modes"] == ["triton-interpreted", "triton-compiled"]
     assert others["variant"] is None
 
@@ -61,7 +62,9 @@ def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch)
     assert 0 < len(few) < len(every)
     assert all(applies(candidate, spec, case) for case in few)
     ops = ["gemm_bias_act", "linear_act"]
-    tried = [c for _, c in trial._tried(ops, "triton-compiled", "quick", 90, None, "gluon")]
+    tried = [
+        c for _, c in trial._tried(ops, "triton-compiled", "quick", 90, None, "gluon", KERNELS)
+    ]
     first, rest = tried[: 2 * len(GLUON)], tried[2 * len(GLUON) :]
     of_forms = {(shape, number) for shape, number in GLUON}
     of_forms |= {((M, N - 3, K), number) for (M, N, K), number in GLUON}
@@ -69,6 +72,30 @@ def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch)
     assert {case.dtype for case in first} == {"float16"}
     assert all("c" in case.options for case in first)
     assert len({case.dtype for case in rest}) > 1
+
+
+@pytest.mark.parametrize(
+    ("file", "precision", "cuts"),
+    [("fma_kernels.py", "ieee", GLUON_FMA), ("parts_kernels.py", "f16x3", GLUON_PARTS)],
+)
+def test_a_file_for_float32_is_judged_by_its_own_cases_first(
+    file: str, precision: str, cuts: list[Cut], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(availability, "here", lambda: "")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    how = "triton-compiled", "quick", None, None, "gluon", f"{population.GLUON}{file}"
+    tried = [case for _, case in trial._tried(["gemm_bias_act"], *how)]
+    own = [
+        case.dtype == "float32"
+        and case.options.get("precision", "ieee") == precision
+        and "multiprocessors" in case.options
+        for case in tried
+    ]
+    first = tried[: own.index(False)]
+    assert not any(own[len(first) :])
+    assert {(case.shape, case.options["multiprocessors"]) for case in first} >= set(cuts)
+    plain = ["c" not in case.options for case in first]
+    assert plain == sorted(plain), "those with an epilogue before the others"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +118,7 @@ def test_its_self_test_is_the_first_case(
 
     monkeypatch.setattr(availability, "here", here)
     plan = ["linear_act"], ["triton-compiled"], "quick", None, True, 20.0, None
-    assert trial.try_cases(*plan, "gluon") == {"end": end, "says": [reason]}
+    assert trial.try_cases(*plan, "gluon", KERNELS) == {"end": end, "says": [reason]}
     assert [[round(left) for left in each] for each in limits] == [[20, 120]]
     assert [signal.getitimer(which)[0] for which in TIMERS] == [0, 0]
 
