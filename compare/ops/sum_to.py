@@ -54,6 +54,7 @@ SHAPES = [(), (0,), (3, 0), (0, 3), (1, 1), (7, 13), (33, 129)]
 MANY = dict.fromkeys(TARGETS, (2, 3, 5, 2, 3, 2, 2)) | {"column": (2, 3, 1, 2, 3, 2, 7)}
 TALL = [(70001, 3), (3, 70001)]
 TWO_PASSES = (1, 3, 5000, 2)  # few results of many addends; two of its dimensions do not merge
+ROWS_FIRST = (17, 3, 5, 7)  # whole rows are added first, if nothing lies between them
 # Rows of whole vectors, which the Triton side cuts differently: few addends of few and of many
 # results; long rows and columns; dimensions that do not merge. LARGE is too much to interpret.
 VECTORS = [
@@ -75,7 +76,7 @@ VECTORS = [
     ((2063, 65), "row"),  # all tiles but one row are whole
     ((280, 2, 60, 1), "gaps"),  # many addends in short rows
     ((1090, 1, 9, 3), "gaps"),
-    ((17, 3, 5, 7), "gaps"),  # whole rows are added first
+    (ROWS_FIRST, "gaps"),
 ]
 BIG = 1 << 18  # elements; only layouts matter here, since roundings are those of smaller cases
 LARGE = [
@@ -200,6 +201,7 @@ class SumTo(Spec):
             yield case(shape, "padded", to="column")
         for layout in cases.LAYOUTS[1:]:  # rows are mostly not adjacent
             yield case((2103, 65), layout, "integers", to="row")
+            yield case(ROWS_FIRST, layout, "integers", to="gaps")
         # The pitch of a dense matrix, and enough rows to merge dense ones; but x is expanded.
         yield case((16384, 3), "expanded_columns", "integers", to="row")
         for distant in cases.DISTANT:

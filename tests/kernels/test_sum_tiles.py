@@ -191,7 +191,7 @@ HALF = torch.float16
         ((20, 3, 5, 8), None, False),  # whole vectors
         ((15, 3, 5, 7), None, False),  # too few rows
         ((20, 3, 5, 7), (112, 35, 7, 1), True),  # with a gap after each
-        ((20, 3, 5, 7), (100, 35, 7, 1), False),  # that overlap
+        ((20, 3, 5, 7), (100, 35, 7, 1), True),  # that overlap
         ((20, 3, 5, 7), (140, 42, 7, 1), False),  # with a gap within
         ((20, 3, 5, 7), (7, 700, 140, 1), False),  # the other way around
         ((2, 4, 9, 3, 5, 7), (9000, 2240, 105, 35, 7, 1), False),  # too few again

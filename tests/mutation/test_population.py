@@ -311,10 +311,12 @@ def test_on_a_gpu_the_full_levels_own_cases_come_first(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # else they are not made
     spec = SPECS["square"]
     quick = set(map(str, trial.cases_of(spec, "triton-compiled", "quick")))
-    tried = [c for _, c in trial._tried(["square"], "triton-compiled", "full", None, None, None)]
+    tried = [
+        c for _, c in trial._tried(["square"], "triton-compiled", "full", None, None, None, "")
+    ]
     new = len(tried) - len(quick)
     assert new > 10
     assert not {str(case) for case in tried[:new]} & quick
     assert all(case.numel > 2**30 for case in tried[:4])
-    on_the_cpu = trial._tried(["square"], "cuda-host", "full", None, None, None)
+    on_the_cpu = trial._tried(["square"], "cuda-host", *how)
     assert str(next(on_the_cpu)[1]) in quick

@@ -286,10 +286,10 @@ def within(sums: Sums, dtype: torch.dtype) -> Sums | None:
     adjacent, stride, _ = kept[0]
     if stride != 1 or adjacent >= ADJACENT or adjacent % 8 == 0 or dtype.itemsize > 2:
         return None
-    (rows, pitch, _), inner = reduced[-1], reduced[:-1]
+    rows, inner = reduced[-1][0], reduced[:-1]
     row = _elementwise.coalesced([(n, stride) for n, stride, _ in (*kept, *inner)])
-    width = results * (addends // rows)
-    return Sums.of(kept, inner) if row == [(width, 1)] and pitch >= width and rows >= ROWS else None
+    contiguous = row == [(results * (addends // rows), 1)]
+    return Sums.of(kept, inner) if contiguous and rows >= ROWS else None
 
 
 def parts_of(sums: Sums, tile: Tile) -> int:
