@@ -311,9 +311,8 @@ def test_on_a_gpu_the_full_levels_own_cases_come_first(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # else they are not made
     spec = SPECS["square"]
     quick = set(map(str, trial.cases_of(spec, "triton-compiled", "quick")))
-    tried = [
-        c for _, c in trial._tried(["square"], "triton-compiled", "full", None, None, None, "")
-    ]
+    how = "full", None, None, None, ""
+    tried = [case for _, case in trial._tried(["square"], "triton-compiled", *how)]
     new = len(tried) - len(quick)
     assert new > 10
     assert not {str(case) for case in tried[:new]} & quick
