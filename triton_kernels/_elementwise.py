@@ -155,8 +155,9 @@ def apply(
         None if y_tensor is None else (y_tensor.dtype, y_tensor.data_ptr() % 16 == 0),
         None if s_tensor is None else (s_tensor.dtype, s_tensor.data_ptr() % 16 == 0),
         (out.dtype, out.data_ptr() % 16 == 0),
-        True if y_value is ABSENT else specialization_key(y_value),
-        True if s_value is ABSENT else specialization_key(s_value),
+        # Whether a number is a float, a result's dtype tells.
+        y_value is ABSENT or type(y_value) is float or specialization_key(y_value),
+        s_value is ABSENT or type(s_value) is float or specialization_key(s_value),
     )
     alike = _alike(x, y_tensor, s_tensor, out)
     rest: tuple[Any, ...]
