@@ -22,7 +22,6 @@ from triton_kernels import _memory
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 NUMBERS = FLOATS + INTEGERS
-EXACT = 1 << 53  # integers up to this are float64
 
 
 def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Tensor:
@@ -46,11 +45,6 @@ def tensor(op: str, name: str, value: Any, dtypes: Sequence[torch.dtype]) -> Ten
         raise RuntimeError(
             f"{op}(): argument '{name}' is a lazily negated view; pass its resolve_neg()"
         )
-    try:
-        if value.data_ptr() >= _memory.LOW:  # what there() asks first, here without a call
-            return value
-    except RuntimeError:
-        pass
     if not _memory.there(value):
         raise _memory.refusal(op, f"argument '{name}'", value)
     return value
@@ -70,9 +64,8 @@ def number(
 ) -> int | float:
     """Return ``value`` as a float for a floating ``dtype``. For an integer dtype return an int that
     is wrapped to its width, as a signed number. ``wanted`` is for the error's text."""
-    kind = type(value)
-    if dtype.is_floating_point and (kind is float or (kind is int and -EXACT <= value <= EXACT)):
-        return float(value)
+    if type(value) is float and dtype.is_floating_point:
+        return value
     # float and int come first: isinstance is slow for an abstract class.
     if isinstance(value, bool) or not isinstance(value, (float, int, numbers.Real)):
         raise TypeError(

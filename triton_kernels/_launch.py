@@ -225,7 +225,7 @@ class Launch:
         grid = grid or self.grid
         if 0 in grid:
             return
-        if _modes.compiling_thread is not None and _modes.compiling():
+        if _modes.compiling_thread is not None and _modes.compiling():  # mostly without a call
             from triton_kernels.interpreter import cross_compile
 
             cross_compile.launch(self.kernel, grid, *args, **self.meta)

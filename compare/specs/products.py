@@ -218,7 +218,7 @@ class Product(Spec):
         Triton's launches. The CUDA default counts as naive."""
         if side == "triton":
             if variant is None:
-                return case.values != "scaled" or bool(availability.here())
+                return case.values != "scaled" or bool(availability.here(multiply_adds=True))
             return self._both_kernels_take(case)
         precision = case.options.get("precision", "ieee")
         ours = cuda_takes(variant or "naive", case.torch_dtype, precision)

@@ -250,7 +250,8 @@ def test_a_large_case_takes_what_it_states_on_a_gpu(op: str) -> None:
             if not able or not 1 << 27 < stated < torch.cuda.mem_get_info()[0]:
                 continue
             peak = peak_on_gpu(checked(spec, case, able))
-            grace = OVERHEAD + stated // 100_000  # small tensors of several kernels
+            # Of 10 GB act_backward took 39 kB more on an H100; nobody has looked for them yet.
+            grace = OVERHEAD + stated // 100_000
             if not peak <= stated + grace or not stated <= 2 * peak:
                 wrong.append(f"{case}: {peak:,} bytes, {stated:,} stated ({stated / peak:.2f})")
     assert not wrong, "\n".join(wrong)

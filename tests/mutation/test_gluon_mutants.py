@@ -26,7 +26,7 @@ TIMERS = (signal.ITIMER_PROF, signal.ITIMER_REAL)
 def test_left_out_without_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     files = []
     for reason in ("there is no GPU", ""):
-        monkeypatch.setattr(availability, "here", lambda reason=reason: reason)
+        monkeypatch.setattr(availability, "here", lambda reason=reason, **_: reason)
         files.append({m.file for m in population.population(["triton"], ["linear_act"])})
     without, with_it = files
     assert KERNELS in with_it
@@ -39,7 +39,7 @@ def test_left_out_without_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tried_on_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the interpreter the kernel does not run, so that every mutant would survive there."""
-    monkeypatch.setattr(availability, "here", lambda: "")
+    monkeypatch.setattr(availability, "here", lambda **_: "")
     plan = Plan(["linear_act"], modes=("triton-interpreted", "cuda-host", "triton-compiled"))
     drawn = population.population(["triton"], ["linear_act"])
     requests = {m.file: json.loads(plan.request(m)) for m in drawn}
@@ -52,7 +52,7 @@ def test_tried_on_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases that are made for its forms come first: of float16, with an epilogue."""
-    monkeypatch.setattr(availability, "here", lambda: "")
+    monkeypatch.setattr(availability, "here", lambda **_: "")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # else they are not made
     spec = SPECS["linear_act"]
     (candidate,) = trial._candidates(spec, "triton-compiled", "gluon")
@@ -81,7 +81,7 @@ def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch)
 def test_a_file_for_float32_is_judged_by_its_own_cases_first(
     file: str, precision: str, cuts: list[Cut], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(availability, "here", lambda: "")
+    monkeypatch.setattr(availability, "here", lambda **_: "")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     how = "triton-compiled", "quick", None, None, "gluon", f"{population.GLUON}{file}"
     tried = [case for _, case in trial._tried(["gemm_bias_act"], *how)]
@@ -124,7 +124,7 @@ def test_its_self_test_is_the_first_case(
 
 
 def test_gluons_names_are_those_of_tritons_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(availability, "here", lambda: "")
+    monkeypatch.setattr(availability, "here", lambda **_: "")
     drawn = [m for m in population.population(["triton"], ["linear_act"]) if m.file == KERNELS]
     kinds = {m.edit.kind for m in drawn}
     assert {"narrowed", "mask dropped", "program id", "bound", "alternative"} <= kinds
@@ -134,7 +134,7 @@ def test_gluons_names_are_those_of_tritons_language(monkeypatch: pytest.MonkeyPa
 
 def test_the_command_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what explains mutants of it is not stale there."""
-    monkeypatch.setattr(availability, "here", lambda: "there is no GPU")
+    monkeypatch.setattr(availability, "here", lambda **_: "there is no GPU")
     monkeypatch.setattr(planting, "healthy", lambda sides, plan: "")
     monkeypatch.setattr(planting, "run", lambda mutants, plan, jobs: iter(()))
     known = Explanation(KERNELS, "_consume", "speed", "It is.", "a", "b")

@@ -181,7 +181,9 @@ def test_the_score_leaves_out_what_is_explained() -> None:
 
 
 def test_the_entries_are_of_mutants_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(availability, "here", lambda: "")  # so that Gluon's are in the population
+    monkeypatch.setattr(
+        availability, "here", lambda **_: ""
+    )  # so that Gluon's are in the population
     mutants = population.population(["triton", "cuda"], list(SPECS))
     assert explained.stale(explained.read(), mutants) == []
 

@@ -173,12 +173,13 @@ def _of_gluon(problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> dict[Con
 def parts_pay(problem: Problem, gpu: Gpu) -> bool:
     """Whether a problem in precision "f16x3" takes less time in parts than by float32's
     multiply-adds, which are no less accurate. With few rows the split takes most of it."""
-    single = problem._replace(precision="ieee")
-    speeds, seconds = candidates(single, gpu), model.timed(single, gpu)
+    whole = problem._replace(precision="ieee")
+    form = choose(whole, gpu)
+    reached = forms.FMA_FORMS.get(form._replace(SPLIT=1), 0.0)
     chosen = _of_parts(problem, gpu)
     waves = cdiv(chosen.tiles_of(problem.M, problem.N), gpu.multiprocessors)
     in_parts = model.in_parts(problem, gpu, waves * forms.PARTS_FORMS.get(chosen, 1.0))
-    return in_parts < min(seconds(form, speeds[form]) for form in speeds)
+    return in_parts < model.timed(whole, gpu)(form, reached)
 
 
 def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:

@@ -45,9 +45,10 @@ def launch(gemm: Gemm) -> None:
     # An empty matrix has no descriptor.
     if not K or (gemm.precision == "f16x3" and _is_faster_whole(problem, gpu, out.device)):
         gemm = gemm._replace(precision="ieee")
-    multiply_adds = gemm.a.dtype == torch.float32 and gemm.precision == "ieee"
+        problem = problem._replace(precision="ieee")
+    multiply_adds = not problem.by_cores
     kernels = availability.kernels(gpu, out.device, multiply_adds)
-    problem = problem._replace(precision=gemm.precision, kernels=kernels)
+    problem = problem._replace(kernels=kernels)
     while True:
         chosen = choose(problem, gpu)
         if problem.kernels == "gluon" and not chosen.gluon:
@@ -73,8 +74,8 @@ def launch(gemm: Gemm) -> None:
 
 
 def _is_faster_whole(problem: Problem, gpu: Gpu, device: torch.device) -> bool:
-    """Whether gemm_gluon_fma_kernel computes a product sooner than in parts. Without it, or where
-    kernels are prescribed, parts are taken."""
+    """Whether float32's own product takes less time than one in parts. Where Gluon's kernel for it
+    cannot run, or kernels are prescribed, parts are taken."""
     if availability.kernels(gpu, device, True) != "any":
         return False
     return not parts_pay(problem._replace(kernels="any"), gpu)

@@ -103,8 +103,7 @@ def _traced(n: int | torch.SymInt) -> int | None:
     specialise the graph on it."""
     if isinstance(n, int):
         return n
-    hint = n.node.hint if n.node.has_hint() else None
-    return int(hint) if hint is not None else None
+    return int(n.node.hint) if n.node.has_hint() else None
 
 
 def _possible(match: Match, problem: Problem) -> bool:
@@ -139,9 +138,10 @@ def _layout(operand: Node | Attribute) -> Any:
     value = forms.value(operand)
     if value is None:
         return None
-    shape, strides = map(_traced, value.shape), map(_traced, value.stride())
-    layout = tuple(shape), tuple(strides), value.dtype, value.requires_grad
-    return None if None in (*layout[0], *layout[1]) else layout
+    shape, strides = tuple(map(_traced, value.shape)), tuple(map(_traced, value.stride()))
+    if None in (*shape, *strides):
+        return None
+    return shape, strides, value.dtype, value.requires_grad
 
 
 def _described(argument: Any) -> Any:

@@ -237,8 +237,9 @@ def _of_pieces(sums: Sums, dtype: torch.dtype, vectors: bool) -> Tile:
         return Tile(16, 256, num_warps=8)
     if results * addends < 2**23:
         return Tile(16, 128, UNROLL=2)
-    by_elements = not vectors and (adjacent % 2 or adjacent >= 32)
-    return Tile(64 if by_elements else 16, 16 if by_elements else 64, num_warps=1, UNROLL=2)
+    if not vectors and (adjacent % 2 or adjacent >= 32):
+        return Tile(64, 16, num_warps=1, UNROLL=2)
+    return Tile(16, 64, num_warps=1, UNROLL=2)
 
 
 def _any(sums: Sums) -> Tile:

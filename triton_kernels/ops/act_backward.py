@@ -268,8 +268,8 @@ def _unit(N: int, strides: tuple[int, ...]) -> int:
 
 def _tile(M: int, N: int, most: int, even: bool, busy: int) -> tuple[int, int]:
     """The rows and columns of a tile: ``most`` columns at first, more rows of a narrow matrix, more
-    columns of a low one. Where rows are not a whole number of vectors (``even`` is false)
-    the tile has half the elements, or a quarter where tiles are few.
+    columns of a low one. Where rows are not a whole number of vectors (``even`` is false) the tile
+    has half the elements, or a quarter where tiles are few.
 
     Pitch and alignment are ignored, although they too may prevent vector loads: a smaller tile for
     even rows at odd pitches, transposed or expanded, was 4 % slower in the median of 60 matrices on
