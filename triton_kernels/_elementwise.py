@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from torch import Tensor
 from triton_kernels._counts import cdiv, next_power_of_2
 from triton_kernels._elementwise_kernels import flat_kernel, tiled_kernel
 from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
+from triton_kernels._plans import Count
 from triton_kernels._scalars import as_argument
 
 TRITON_DTYPE = {
@@ -59,6 +61,7 @@ ALL: Units = 16, 16
 ONCE: Walk = (*NONE, None, *NONE, None, None)
 ABSENT = 0  # in place of a number that a formula lacks, or that is a tensor
 Y_VALUE, S_VALUE = 4, 5  # positions of the numbers among the kernels' arguments
+N_PLACE, WALKS = 6, slice(7, 10)  # and in flat_kernel of the number of elements, and of the walks
 
 
 def compute_type(dtype: torch.dtype) -> Any:
@@ -193,6 +196,18 @@ def _along_row(
     walk = (*divisor(size), 1, *NONE, None, None)
     kinds = (counted, *ONCE, *map(_kind, walk), *ONCE)
     return _walking(how, (ALL, (math.gcd(16, size), 16), ALL), kinds, keys), walk
+
+
+def counted(kernel: Any, arguments: Sequence[Any]) -> Count | None:
+    """The count of a launch of flat_kernel in which nothing else depends on sizes, except for the
+    length of rows that repeat: x and s are as dense as the result, and y is, or is such a row."""
+    if kernel is not flat_kernel:
+        return None
+    x_walk, y_walk, s_walk = arguments[WALKS]
+    repeats = y_walk[3:] == (1, *ONCE[4:])  # along one dimension, within which it is dense
+    if x_walk != ONCE or s_walk != ONCE or not (repeats or y_walk == ONCE):
+        return None
+    return Count(N_PLACE, arguments[kernel.arg_names.index("BLOCK")])
 
 
 @functools.lru_cache(REMEMBERED)

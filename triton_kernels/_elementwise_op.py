@@ -62,6 +62,7 @@ def define(
         label=op,
         sharding=sharding or Sharding(_sharded_alike, decisive=launch.promoting),
         numbers=launch.numbers,
+        counted=_elementwise.counted,
     )
 
 

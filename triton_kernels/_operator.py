@@ -29,6 +29,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from triton_kernels import _arguments, _replay
 from triton_kernels._placements import Sharding
+from triton_kernels._plans import Counted
 from triton_kernels._tangents import carried, dual, is_batch, pushed
 
 NAMESPACE = "triton_kernels"
@@ -87,6 +88,7 @@ class Operator:
         sharding: the rules for DTensors; without them DTensor refuses the op.
         numbers: index of an argument that is a number → its index among the kernel's arguments. The
             kernel takes it unchanged, after :func:`triton_kernels._arguments.number`.
+        counted: as in :class:`triton_kernels._replay.Replays`.
     """
 
     def __init__(
@@ -103,13 +105,15 @@ class Operator:
         results: int = 1,
         sharding: Sharding | None = None,
         numbers: Mapping[int, int] = MappingProxyType({}),
+        counted: Counted | None = None,
     ) -> None:
         declared = [parameter.split() for parameter in parameters.split(", ")]
         self.name, self.label = name, label or name
         self.names = tuple(words[1] for words in declared)
         self.tensors = tuple(i for i, words in enumerate(declared) if words[0].startswith("Tensor"))
         self.launch = launch
-        self.replays = _replay.Replays(launch, len(self.names), self.tensors, numbers)
+        count = len(self.names)
+        self.replays = _replay.Replays(launch, count, self.tensors, numbers, counted)
         self.gradients = gradients
         self.autocast = autocast
         self._kept: dict[tuple[bool, ...], tuple[int, ...]] = {}

@@ -7,7 +7,8 @@ right only if every argument is.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 import triton
 from torch import Tensor
 
-from triton_kernels import _elementwise, _known_calls, _launch, _modes, _replay, interpreter
+from triton_kernels import _elementwise, _known_calls, _launch, _modes, _plans, _replay, interpreter
 from triton_kernels.gemm import launch as gemm_launch
 from triton_kernels.gemm import repacking
 
@@ -69,16 +70,30 @@ class Compiled:
         if self._machine.computes:
             assert stream == 55
             assert len(given) == self._count
-            args = [_at(a, like) for a, like in zip(given, self._likes)]
+            args = [_at(a, like) for a, like in zip(given, self._sized(given))]
             self._machine.interpret(self._kernel, grid, args, self._options)
+
+    def _sized(self, given: Any) -> list[Any]:
+        """What the arguments were like when it was compiled, with as many elements as now."""
+        if "n" not in (names := self._kernel.arg_names):
+            return self._likes
+        before, now = self._likes[names.index("n")], given[names.index("n")]
+        if now == before:
+            return self._likes
+        return [
+            (like[0], (now,), (1,)) if _is_tensor(like) and math.prod(like[1]) == before else like
+            for like in self._likes
+        ]
+
+
+def _is_tensor(like: Any) -> bool:
+    return isinstance(like, tuple) and bool(like) and isinstance(like[0], torch.dtype)
 
 
 def _at(address: Any, like: Any) -> Any:
     """The tensor at an address, if it is one. Its shape does not matter to a kernel, its dtype
     does."""
-    if not isinstance(like, tuple) or not like or not isinstance(like[0], torch.dtype):
-        return address
-    if isinstance(address, Tensor):
+    if not _is_tensor(like) or isinstance(address, Tensor):
         return address
     dtype, shape, strides = like
     size = 1 + sum((n - 1) * s for n, s in zip(shape, strides))
@@ -135,9 +150,9 @@ def simulated(version: str = "3.7") -> Iterator[Machine]:
         patch.setattr(_launch, "current_stream", lambda index: 55)
         patch.setattr(_launch, "_properties", lambda device: _launch.H200)
         patch.setattr(_replay, "DEVICES", ("cpu",))
-        patch.setattr(_replay, "current_device", lambda: -1)
-        patch.setattr(_replay, "current_stream", lambda index: 55)
-        patch.setattr(_replay, "empty", torch._C._dynamo.guards._empty_strided_cpu)
+        patch.setattr(_plans, "current_device", lambda: -1)
+        patch.setattr(_plans, "current_stream", lambda index: 55)
+        patch.setattr(_plans, "empty", torch._C._dynamo.guards._empty_strided_cpu)
         patch.setattr(gemm_launch.availability, "kernels", lambda *_: "tl")
         _forget()
         try:
@@ -162,3 +177,19 @@ def _forget() -> None:
         repacking._prepared,
     ):
         cached.cache_clear()
+
+
+def replayed(machine: Machine, call: Callable[[], Any]) -> tuple[Any, bool]:
+    """What a call gives, and whether it was replayed: nothing but starts, and no Launch."""
+    before = machine.compiled
+    with pytest.MonkeyPatch.context() as patch:
+        ran: list[Any] = []
+        run = _launch.Launch._run
+
+        def noted(self: Any, *args: Any) -> None:
+            ran.append(self)
+            run(self, *args)
+
+        patch.setattr(_launch.Launch, "_run", noted)
+        result = call()
+    return result, not ran and machine.compiled == before

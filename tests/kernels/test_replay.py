@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import torch
 import triton
-from simulated_starts import Machine, simulated
+from simulated_starts import Machine, replayed, simulated
 from torch import Tensor
 from triton import knobs
 
 import triton_kernels as tk
 from compare import annotate
-from triton_kernels import _known_calls, _launch, _replay
+from triton_kernels import _known_calls, _launch, _plans, _replay
 from triton_kernels.gemm import splitting
 
-CALLS = 12  # of Python functions, that a repeated add may make
+CALLS = 14  # of Python functions, that a repeated add may make
 
 
 @pytest.fixture(params=["3.6", "3.7"])
@@ -33,22 +33,6 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
 
 def matrix(*shape: int) -> Tensor:
     return torch.randn(*shape or (24, 16))
-
-
-def replayed(machine: Machine, call: Callable[[], Any]) -> tuple[Any, bool]:
-    """What a call gives, and whether it was replayed: nothing but starts, and no Launch."""
-    before = machine.compiled
-    with pytest.MonkeyPatch.context() as patch:
-        ran: list[Any] = []
-        run = _launch.Launch._run
-
-        def noted(self: Any, *args: Any) -> None:
-            ran.append(self)
-            run(self, *args)
-
-        patch.setattr(_launch.Launch, "_run", noted)
-        result = call()
-    return result, not ran and machine.compiled == before
 
 
 ROWS: dict[str, tuple[Callable[[], tuple[Any, ...]], Callable[..., Any], Callable[..., Any]]] = {
@@ -138,10 +122,10 @@ def test_parts_of_a_sum_are_replayed_on_their_stream(
         return counters[stream]
 
     monkeypatch.setattr(splitting, "_zeros", zeros)
-    monkeypatch.setattr(_replay, "current_stream", lambda index: stream)
+    monkeypatch.setattr(_plans, "current_stream", lambda index: stream)
     x, w = matrix(8, 4096).half(), matrix(16, 4096).half()
-    for _ in range(2):  # the first plan of all is tried
-        tk.square(x)
+    for each in (x, x, x.t(), x.t()):  # the first plan of each kind is tried
+        tk.square(each)
     machine.computes = False
     again = []
     for stream in (55, 55, 55, 66, 66, 66, 55):  # noqa: B007 - read by the stream's getter
@@ -198,9 +182,9 @@ def again(machine: Machine, *args: Any, **options: Any) -> bool:
 
 
 def known(machine: Machine) -> tuple[Tensor, Tensor]:
-    """Arguments whose like add replays."""
+    """Arguments whose like add replays, by a plan for their size."""
     x, y = matrix(), matrix()
-    for _ in range(2):
+    for _ in range(_replay.PATIENCE + 1):
         tk.add(x, y)
     assert again(machine, x, y)
     return x, y
@@ -216,7 +200,7 @@ def test_what_is_not_alike_runs_by_itself(machine: Machine) -> None:
         assert not again(machine, x, y)
     assert again(machine, x, y)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_replay, "current_device", lambda: 1)
+        patch.setattr(_plans, "current_device", lambda: 1)
         assert not again(machine, x, y), "on another device's turn"
     x, y = x.long(), y.long()
     found = [again(machine, x, y, alpha=n) for n in (2, 3, -4, 2**40)]
@@ -352,7 +336,8 @@ def test_a_plan_that_is_wrong_is_given_up(
 ) -> None:
     monkeypatch.setattr(_replay, "_tested", set())
     monkeypatch.setattr(_replay, "_wrong", set())
-    monkeypatch.setattr(_replay.Plan, "__call__", lambda self, args: torch.zeros(24, 16))
+    for kind in (_plans.Plan, _plans.FlatPlan):
+        monkeypatch.setattr(kind, "__call__", lambda self, args: torch.zeros(24, 16))
     x, y = matrix(), matrix()
     tk.add(x, y)
     with pytest.warns(RuntimeWarning, match="another result"):
