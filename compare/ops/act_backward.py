@@ -84,7 +84,8 @@ DRAWN = {
     "expanded grad": ("expanded", {"saved": "contiguous"}),
 }
 SHAPES = [(0, 5), (5, 0), (1, 1), (1, 300), (300, 1), (16, 256), (33, 129), (70, 257)]
-BUSY = 1 << 18  # partial sums of all programs of a kernel
+BUSY = 1 << 18  # partial sums of all programs of a kernel; of large matrices eight times as many
+LARGE = 1 << 24  # bytes
 
 
 @in_one
@@ -194,7 +195,8 @@ class ActBackward(Spec):
         no more parts than keep a GPU busy. With one part the sums are the result."""
         M, N = arguments[0][0].shape
         parts = -(-M // 32)
-        return 8 * min(parts * N, N + BUSY) if parts > 1 else 0
+        busy = BUSY * (1 if M * N * case.torch_dtype.itemsize < LARGE else 8)
+        return 8 * min(parts * N, N + busy) if parts > 1 else 0
 
     def cut(self, arguments: Arguments) -> int | None:
         """The columns, which dx and the sums share."""

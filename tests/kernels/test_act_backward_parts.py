@@ -69,8 +69,8 @@ def test_tiles(N: int, pitch: int, tile: tuple[int, int]) -> None:
     ("M", "N", "launches"),
     [
         (16384, 1024, [(32, 64, 16, 128)]),
-        (16384, 3072, [(16, 128, 24, 171)]),  # 100 MB: wide tiles, and more of them
-        (262144, 208, [(16, 128, 2, 2048)]),
+        (16384, 3072, [(32, 64, 48, 171)]),  # 100 MB: four times the programs
+        (262144, 208, [(32, 64, 4, 2048)]),
         (60000, 96, [(32, 64, 2, 938)]),
         (30001, 149, [(32, 64, 149, 15), (8, 64, 3, 7)]),  # 64 rows are one
         (3001, 1491, [(16, 64, 24, 63)]),  # of wide matrices only where there is more

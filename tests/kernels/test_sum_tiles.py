@@ -71,11 +71,13 @@ WARP = (256, 4, 1, 1)
         (meta(68, 2516, 4, 8), (1, 2516, 1, 8), (16, 128, 1, 4)),  # little data
         (meta(512, 20000, 16, 4), (1, 20000, 1, 4), WARP),  # and few addends in a row
         (meta(400, 512, 96, dtype=FLOAT), (400, 1, 96), (16, 256, 1, 8)),
-        (meta(31, 321, 4, 68), (1, 321, 1, 68), (128, 8, 1, 1)),  # rows of x come first
+        (meta(49, 321, 4, 68), (1, 321, 1, 68), (64, 16, 1, 1)),  # rows of x come first
+        (meta(31, 321, 4, 68), (1, 321, 1, 68), (16, 128, 1, 4)),  # not of so few
         (meta(400, 7, 96), (400, 1, 96), (128, 8, 1, 1)),  # few addends
         (meta(2**20, 2048), (2048,), (64, 16, 1, 4)),  # indices near 32 bits
         (meta(40, 4096), (4096,), (64, 16, 1, 4)),  # one tile only
-        (meta(8, 4096), (4096,), (64, 8, 1, 4)),
+        (meta(8, 4096), (4096,), (128, 8, 1, 1)),
+        (meta(3, 4096), (4096,), (256, 4, 1, 1)),  # few of few addends
         (meta(8, 2**20), (2**20,), WARP),  # many results: no sums between lanes
         (meta(8, 2**28), (2**28,), WARP),
         (meta(8, 2**20, dtype=FLOAT), (2**20,), (128, 4, 1, 1)),
@@ -86,7 +88,7 @@ WARP = (256, 4, 1, 1)
         (meta(64, 64, 8192), (64, 1, 8192), WARP),
         (meta(8, 2**16), (2**16,), WARP),
         (meta(8, 2**16 + 1), (2**16 + 1,), WARP),
-        (meta(8, 2**16 - 1), (2**16 - 1,), (64, 8, 1, 4)),
+        (meta(8, 2**16 - 1), (2**16 - 1,), (128, 8, 1, 1)),
         (meta(4096, 1003), (1003,), (64, 16, 1, 4)),
         (meta(128, 2**16), (2**16,), WIDE),
         (meta(128, 2**16 + 8), (2**16 + 8,), (64, 16, 1, 1)),  # a warp has enough to do
@@ -199,10 +201,15 @@ HALF = torch.float16
     ],
 )
 def test_whole_rows_come_first(
-    shape: tuple[int, ...], strides: tuple[int, ...] | None, first: bool
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    first: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of 105 elements, then what they hold; not for float32."""
+    """Of 105 elements, then what they hold; not for float32. Here of little data, too."""
+    monkeypatch.setattr(tiles, "TWO_LAUNCHES", 1)
     module = import_module("triton_kernels.ops.sum_to")  # the package's attribute is the function
+    module._passes.cache_clear()
     strides = strides or torch.empty(shape, device="meta").stride()
     reach = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides))
     to = (1,) * (len(shape) - 3) + (3, 1, shape[-1])
@@ -214,6 +221,7 @@ def test_whole_rows_come_first(
         key = specialization_key(x)
         (_, width), *_ = module._passes(x.shape, strides, result.shape, result.stride(), key, FLOAT)
         assert (width == 105) == (first and dtype == HALF)
+    module._passes.cache_clear()
 
 
 def test_units_of_strides_that_are_nowhere_one() -> None:

@@ -30,7 +30,9 @@ ALONE = 264  # up to so many results, each has a program of 16 warps
 SHORTEST_ALONE = 300  # from so many addends per row, loaded by elements, a program has few rows
 MANY_ROWS = 64  # x must have so many times the rows that are merged into one
 ADJACENT = 128  # fewer adjacent results are a piece of x
-ROWS = 16  # from so many on, whole rows may be added before the pieces within them
+ROWS = 16  # from so many on, whole rows may be added before the pieces within them,
+TWO_LAUNCHES = 1 << 22  # if x has so many elements
+MANY = 1 << 19  # fewer results of few addends get small programs of one warp
 PROGRAMS = 1056  # to aim for: eight per multiprocessor of an H200; twice as many are better
 # where tiles are not loaded ahead
 
@@ -190,6 +192,8 @@ def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None
     kept, reduced, results, addends = sums
     along, across = next_power_of_2(results), next_power_of_2(addends)
     vectors = aligned and _in_vectors(kept, reduced, dtype)
+    if across <= 4 and results < MANY:
+        return Tile(min(along, 1024 // across), across, num_warps=1)
     if across <= 4:
         return Tile(min(along, 1024), 2) if vectors else Tile(min(along, 512), across)
     gaps = len(kept) > 1
@@ -221,7 +225,7 @@ def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None
     if vectors and across >= rows and reach < 2**30:
         block_k = min(along, columns)
         return Tile(block_k, min(across, columns * rows // block_k), STAGES=3)
-    return None
+    return Tile(min(along, 128), across, num_warps=1) if across <= 8 else None
 
 
 def _of_pieces(sums: Sums, dtype: torch.dtype, vectors: bool) -> Tile:
@@ -290,7 +294,8 @@ def within(sums: Sums, dtype: torch.dtype) -> Sums | None:
     rows, inner = reduced[-1][0], reduced[:-1]
     row = _elementwise.coalesced([(n, stride) for n, stride, _ in (*kept, *inner)])
     contiguous = row == [(results * (addends // rows), 1)]
-    return Sums.of(kept, inner) if contiguous and rows >= ROWS else None
+    repaid = rows >= ROWS and results * addends >= TWO_LAUNCHES
+    return Sums.of(kept, inner) if contiguous and repaid else None
 
 
 def parts_of(sums: Sums, tile: Tile) -> int:

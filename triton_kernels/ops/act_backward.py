@@ -43,7 +43,8 @@ DTYPES = _arguments.FLOATS
 TILE = 2048  # elements
 COLUMNS = 64  # of a tile, where the matrix has that many; the rest of the tile are rows
 PROGRAMS = 16  # per multiprocessor keep a GPU busy
-LARGE = 100_000_000  # bytes of a matrix from which wider tiles, and twice the programs, are faster
+SHARE = 25_000_000  # bytes of a matrix for which there are so many; of larger ones up to
+MOST = 8  # times as many are faster
 FOLDED = 1 << 15  # elements per multiprocessor from which whole vectors repay extra launches; of
 # wide matrices twice as many
 
@@ -238,10 +239,9 @@ def _prepared(
 ) -> tuple[Launch, int, int]:
     """The launch, the number of parts into which it cuts M, and the rows of each part."""
     unit = _unit(N, strides)
-    large = M * N * dtype.itemsize >= LARGE
-    busy *= 2 if large else 1
+    busy *= max(1, min(MOST, M * N * dtype.itemsize // SHARE))
     even = N % 16 == 0 or unit * dtype.itemsize >= 16
-    block_m, block_n = _tile(M, N, 2 * COLUMNS if large else COLUMNS, even, busy)
+    block_m, block_n = _tile(M, N, even, busy)
     # As many parts as keep the GPU busy, each of whole blocks; an empty sum needs one part.
     parts = max(1, min(cdiv(M, block_m), cdiv(busy, max(1, cdiv(N, block_n)))))
     rows = block_m * cdiv(max(1, M), parts * block_m)
@@ -266,8 +266,8 @@ def _unit(N: int, strides: tuple[int, ...]) -> int:
     return unit if unit < 16 else 1
 
 
-def _tile(M: int, N: int, most: int, even: bool, busy: int) -> tuple[int, int]:
-    """The rows and columns of a tile: ``most`` columns at first, more rows of a narrow matrix, more
+def _tile(M: int, N: int, even: bool, busy: int) -> tuple[int, int]:
+    """The rows and columns of a tile: COLUMNS at first, more rows of a narrow matrix, more
     columns of a low one. Where rows are not a whole number of vectors (``even`` is false) the tile
     has half the elements, or a quarter where tiles are few.
 
@@ -275,9 +275,9 @@ def _tile(M: int, N: int, most: int, even: bool, busy: int) -> tuple[int, int]:
     even rows at odd pitches, transposed or expanded, was 4 % slower in the median of 60 matrices on
     an H200.
     """
-    columns = min(most, next_power_of_2(N))
+    columns = min(COLUMNS, next_power_of_2(N))
     tile = TILE
-    if columns == most and not even:
+    if columns == COLUMNS and not even:
         few = cdiv(M, TILE // 2 // columns) * cdiv(N, columns) * 8 < busy
         tile = TILE // 4 if few else TILE // 2
     rows = min(tile // columns, next_power_of_2(M))
