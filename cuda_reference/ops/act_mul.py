@@ -187,6 +187,7 @@ _act_mul = Registered(
     _launch_act_mul,
     _fake,
     gradients=Gradients(_gradients, {"gate": ("gate", "up"), "up": ("gate",)}),
+    form=_elementwise.form,
 )
 _EVERY = ("grad", "gate", "up")
 _act_mul_backward = Registered(
@@ -195,5 +196,6 @@ _act_mul_backward = Registered(
     _launch_backward,
     _fake_backward,
     gradients=Gradients(_second_gradients, dict.fromkeys(_EVERY, _EVERY)),
+    form=_elementwise.form,
     results=2,
 )

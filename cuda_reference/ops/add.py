@@ -151,7 +151,15 @@ def _register(name: str, operands: str) -> Registered:
     """Register add for these kinds of operands."""
     parameters = f"{operands}, Scalar alpha, str? variant, bool explain"
     gradients = Gradients(_backward, {"x": (), "y": ()})
-    return Registered(name, parameters, _launch_add, _fake, gradients=gradients, label="add")
+    return Registered(
+        name,
+        parameters,
+        _launch_add,
+        _fake,
+        gradients=gradients,
+        label="add",
+        form=_elementwise.form,
+    )
 
 
 _add = _register("add", "Tensor x, Tensor y")
