@@ -8,7 +8,7 @@ dtype.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -86,7 +86,7 @@ def _registered(
         lambda *args: fake(*args[:count]),
         gradients=gradients,
         label=op,
-        form=form,
+        form=_forms.elementwise,
     )
 
 
@@ -115,12 +115,6 @@ def _in_order(
 def fake(*tensors: Tensor) -> Tensor:
     """The empty result for fake operands."""
     return empty(broadcast(*tensors), result_type(*tensors), *tensors)
-
-
-def form(args: tuple[Any, ...], tensors: Sequence[Tensor]) -> _forms.Form | None:
-    """The form of a call of an elementwise op, for :class:`cuda_reference._registered.Registered`:
-    what its launch depends on, beside numbers and options."""
-    return _forms.elementwise(tensors)
 
 
 def variants_of(signature: Signature) -> _rungs.Variants:

@@ -21,6 +21,7 @@ from torch import Tensor
 from cuda_reference import _launch
 
 N, ROWS, COLUMNS = "n", "rows", "columns"
+REMEMBERED = 256  # forms, by the shapes of their tensors
 
 
 class Layout:
@@ -59,29 +60,41 @@ class Form(NamedTuple):
     Attributes:
         layouts: what calls of a form have in common: a layout per tensor, results last.
         numbers: the numbers by name.
-        shape: that of results, which are contiguous.
+        shape, strides: those of results, which are contiguous.
     """
 
     layouts: tuple[Layout, ...]
     numbers: dict[str, int]
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
-def elementwise(tensors: Sequence[Tensor]) -> Form | None:
-    """The form of an elementwise op's tensors, with or without results; None if there is none."""
-    shape = tensors[0].shape
+def formed(layouts: Sequence[Layout], numbers: dict[str, int], shape: tuple[int, ...]) -> Form:
+    """A form whose results have this shape, and elements."""
+    strides, n = [], 1
+    for size in reversed(shape):
+        strides.append(n)
+        n *= size
+    return Form(tuple(layouts), numbers, shape, tuple(strides[::-1]))
+
+
+def elementwise(tensors: Sequence[Tensor], args: tuple[Any, ...] = ()) -> Form | None:
+    """The form of an elementwise op's tensors, with or without results; None if there is none. It
+    does not depend on the call's other arguments."""
+    shapes = []
     for t in tensors:
         if not t.is_contiguous():
             return None
-    for t in tensors:
-        if t.shape != shape:
-            return _broadcasting(tuple([each.shape for each in tensors]))
-    n = shape.numel()
-    return Form((DENSE,) * len(tensors), {N: n}, shape) if n else None
+        shapes.append(t.shape)
+    return _broadcasting(tuple(shapes))
 
 
-@functools.lru_cache(256)
+@functools.lru_cache(REMEMBERED)
 def _broadcasting(shapes: tuple[torch.Size, ...]) -> Form | None:
+    shape = shapes[0]
+    if shapes.count(shape) == len(shapes):
+        n = shape.numel()
+        return formed([DENSE] * len(shapes), {N: n}, shape) if n else None
     shape = max(shapes, key=torch.Size.numel)
     n, layouts, columns = shape.numel(), [], 0
     for each in shapes:
@@ -93,7 +106,7 @@ def _broadcasting(shapes: tuple[torch.Size, ...]) -> Form | None:
             return None
         layout, columns = repeated
         layouts.append(layout)
-    return Form(tuple(layouts), {ROWS: n // columns, COLUMNS: columns}, shape) if n else None
+    return formed(layouts, {ROWS: n // columns, COLUMNS: columns}, shape) if n else None
 
 
 def repeats(shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[Layout, int] | None:

@@ -21,7 +21,6 @@ that it does not matter which of them an argument was.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -37,24 +36,13 @@ _CONSTANTS = frozenset({int, bool, str, type(None), torch.dtype})
 _SEQUENCES = frozenset({tuple, list, torch.Size})
 TENSORS = frozenset({Tensor, torch.nn.Parameter})
 
-# Called with all arguments and with the tensors among them, those of ``out`` last.
-FormOf = Callable[[tuple[Any, ...], Sequence[Tensor]], Form | None]
+# Called with the tensors among a call's arguments, those of ``out`` last, and all arguments.
+FormOf = Callable[[Sequence[Tensor], tuple[Any, ...]], Form | None]
 
 
-class Call(NamedTuple):
-    """A call that may be kept.
-
-    Attributes:
-        key: what it has in common with calls for which the same launch is right.
-        tensors: the tensors among its arguments, those of ``out`` last.
-        addresses: their addresses.
-        form: their form, if they have one.
-    """
-
-    key: tuple[Any, ...]
-    tensors: list[Tensor]
-    addresses: list[int]
-    form: Form | None
+# A call that may be kept: its key, which it has in common with calls for which the same launch is
+# right; the tensors among its arguments, those of ``out`` last; their addresses, and their form.
+Call = tuple[tuple[Any, ...], list[Tensor], list[int], Form | None]
 
 
 def ordinary(args: tuple[Any, ...], form_of: FormOf | None = None) -> Call | None:
@@ -90,7 +78,7 @@ def ordinary(args: tuple[Any, ...], form_of: FormOf | None = None) -> Call | Non
                 sequences.append(tuple(value))
             else:
                 return None
-        form = None if form_of is None else form_of(args, tensors)
+        form = None if form_of is None else form_of(tensors, args)
         if form is None:
             for value in tensors:
                 key += (value.shape, value.stride())
@@ -101,26 +89,16 @@ def ordinary(args: tuple[Any, ...], form_of: FormOf | None = None) -> Call | Non
         return None
     if len(set(addresses)) < len(addresses):
         key.append(tuple(map(addresses.index, addresses)))
-    return Call(tuple(key), tensors, addresses, form)
+    return tuple(key), tensors, addresses, form
 
 
 class _New(NamedTuple):
-    """A result that a call allocates. With a form, its shape is the form's."""
+    """A result that a call allocates. With a form, the form has its shape and strides."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-
-
-@functools.lru_cache(256)
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor that has elements."""
-    strides, n = [], 1
-    for size in reversed(shape):
-        strides.append(n)
-        n *= size
-    return tuple(strides[::-1])
 
 
 class _Slots(NamedTuple):
@@ -157,24 +135,33 @@ class Prepared:
         given: int,
         new: Sequence[_New],
     ) -> None:
+        _, tensors, _, form = call
         self._library, self._symbol = noted.library, noted.symbol
-        inputs = call.tensors[: len(call.tensors) - given]
+        inputs = tensors[: len(tensors) - given]
         self._told = _places(noted.told, [*inputs, *results])
         self._entry = getattr(noted.library, noted.symbol)
         self._slots, self._numbers, self._new = slots.addresses, slots.numbers, new
-        device = call.tensors[0].device
+        device = tensors[0].device
         self._index = device.index if device.type == "cuda" else None
         self._tool = None if device.type == "cuda" else _compilers._sanitizer()
         self._stream = ctypes.c_void_p(None)
         self._arguments = (*noted.arguments, self._stream)
         self._checked = _relations(call, given)
+        # Of a form, whose tensors are contiguous, the bytes of an element; else of all.
+        self._bytes = [t.element_size() if form else _extent(t) for t in tensors]
 
     def again(self, call: Call, outs: tuple[Tensor, ...]) -> Any:
         """Launch with new addresses. Returns the result or results, or None if the call must be
         checked from the beginning."""
         _, tensors, addresses, form = call
-        if self._checked and not self._accepts(tensors, addresses):
-            return None
+        if self._checked:
+            extents = self._bytes
+            if form is not None:
+                extents = [t.numel() * size for t, size in zip(tensors, extents)]
+            for at, other, accepted in self._checked:
+                apart = addresses[at] - addresses[other]
+                if -extents[at] < apart < extents[other] and apart != accepted:
+                    return None  # the checks must decide
         if self._index is not None:
             if torch._C._cuda_getDevice() != self._index:
                 return None
@@ -188,7 +175,7 @@ class Prepared:
             results = []
             for shape, strides, dtype, on in self._new:
                 if form is not None:
-                    shape, strides = form.shape, _contiguous(form.shape)
+                    shape, strides = form.shape, form.strides
                 # It takes half the time of torch.empty.
                 made = torch.empty_strided(shape, strides, dtype=dtype, device=on)
                 address = made.data_ptr()
@@ -205,18 +192,9 @@ class Prepared:
         status = self._entry(*self._arguments)
         if status:
             every = tensors if outs else [*tensors, *results]
-            told = {n: every[at] if isinstance(at, int) else at for n, at in self._told.items()}
+            told = {name: value if at is None else every[at] for name, at, value in self._told}
             raise _launch.failure(self._library, status, self._symbol, _launch.shapes(told))
         return tuple(results) if len(results) > 1 else results[0]
-
-    def _accepts(self, tensors: list[Tensor], addresses: list[int]) -> bool:
-        """Whether no ``out`` lies where the checks must decide."""
-        extents = [*map(_extent, tensors)]
-        for at, other, accepted in self._checked:
-            apart = addresses[at] - addresses[other]
-            if -extents[at] < apart < extents[other] and apart != accepted:
-                return False
-        return True
 
 
 def _extent(t: Tensor) -> int:
@@ -229,18 +207,23 @@ def _relations(call: Call, given: int) -> list[tuple[int, int, int]]:
     """For each given ``out`` and every tensor before it: their indices, and the distance of their
     addresses, which the checks accepted. With other numbers of a form only 0 would be accepted,
     which the key records."""
-    count, addresses = len(call.tensors), call.addresses
+    _, _, addresses, form = call
+    count = len(addresses)
     return [
-        (at, other, 0 if call.form is not None else addresses[at] - addresses[other])
+        (at, other, 0 if form is not None else addresses[at] - addresses[other])
         for at in range(count - given, count)
         for other in range(at)
     ]
 
 
-def _places(told: Mapping[str, Any], tensors: list[Tensor]) -> dict[str, Any]:
-    """What an error tells: for tensors, which are not kept, their indices."""
+def _places(told: Mapping[str, Any], tensors: list[Tensor]) -> list[tuple[str, int | None, Any]]:
+    """What an error tells: names, each with the index of its tensor, which is not kept, or with
+    another value."""
     places = {id(t): at for at, t in enumerate(tensors)}
-    return {name: places.get(id(value), str(value)) for name, value in told.items()}
+    return [
+        (name, places.get(id(value)), list(value.shape) if isinstance(value, Tensor) else value)
+        for name, value in told.items()
+    ]
 
 
 def prepared(
@@ -255,11 +238,13 @@ def prepared(
         outs: the tensors given for its results.
         result: the result of the call.
     """
+    _, tensors, addresses, form = call
     results = result if isinstance(result, tuple) else (result,)
-    if len(noted) != 1 or not all(t.numel() for t in (*call.tensors, *results)):
+    if len(noted) != 1 or not all(t.numel() for t in (*tensors, *results)):
         return None
     (launch,) = noted
-    addresses = call.addresses + ([] if outs else [t.data_ptr() for t in results])
+    if not outs:
+        addresses = [*addresses, *[t.data_ptr() for t in results]]
     slots = _Slots([], [])
     for argument in launch.arguments:
         pointer = _pointer(argument)
@@ -268,7 +253,7 @@ def prepared(
                 return None
             slots.addresses.append((pointer, addresses.index(pointer.value)))
         described = getattr(argument, "_obj", None)  # of ctypes.byref
-        if call.form is not None and described is not None:
+        if form is not None and described is not None:
             marks = getattr(described, "marks", None)
             if marks is None:
                 return None

@@ -127,10 +127,12 @@ class Registered:
         self, call: _prepared.Call, args: tuple[Any, ...], out: Any, outs: tuple[Tensor, ...]
     ) -> Any:
         """Launch a call that is kept, or that may be kept from now on."""
-        key = call.key
+        key = call[0]
         if key not in self._known:  # the first call is not kept: keeping takes as long as checking
             result = self._straight(args, out)
-            self._remember(key, self._known.get(key))  # another thread may have kept it meanwhile
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known.setdefault(key, None)  # another thread may have kept it meanwhile
             return result
         known = self._known.pop(key, None)
         result = None if known is None else known.again(call, outs)
@@ -139,13 +141,8 @@ class Registered:
                 result = self._straight(args, out)
             if self._explain is None or not args[self._explain]:
                 known = _prepared.prepared(noted, call, outs, result)
-        self._remember(key, known)
-        return result
-
-    def _remember(self, key: tuple[Any, ...], known: _prepared.Prepared | None) -> None:
-        if len(self._known) >= _KEPT:
-            self._known.clear()
         self._known[key] = known
+        return result
 
     def _cast(self, value: Any) -> Any:
         """An argument, cast as autocast does: floats except float64."""
@@ -237,12 +234,8 @@ class Registered:
     def _keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save the tensors that the needed gradients read, and no others."""
         ctx.set_materialize_grads(False)
-        needed, reads = (
-            ctx.needs_input_grad,
-            {} if self._gradients is None else self._gradients.reads,
-        )
-        key = needed
-        if callable(reads):
+        key = needed = ctx.needs_input_grad
+        if self._gradients is not None and callable(self._gradients.reads):
             key = needed, *[value if type(value) is str else value is None for value in inputs]
         if key not in self._saved:
             self._saved[key] = self._saved_for(needed, inputs)

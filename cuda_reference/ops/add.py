@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _elementwise, _launch, _rungs
+from cuda_reference import _arguments, _elementwise, _forms, _launch, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
 from cuda_reference._registered import Gradients, Registered, broadcast, empty
 from cuda_reference.ops.sum_to import reduced
@@ -158,7 +158,7 @@ def _register(name: str, operands: str) -> Registered:
         _fake,
         gradients=gradients,
         label="add",
-        form=_elementwise.form,
+        form=_forms.elementwise,
     )
 
 

@@ -95,9 +95,9 @@ def _second_gradients(call: Any, g: Tensor) -> dict[str, Tensor | None]:
     }
 
 
-def _form(args: tuple[Any, ...], tensors: Sequence[Tensor]) -> _forms.Form | None:
+def _form(tensors: Sequence[Tensor], args: tuple[Any, ...]) -> _forms.Form | None:
     """None for kernels that take x's own dimensions."""
-    return None if args[1] in _GRIDS else _elementwise.form(args, tensors)
+    return None if args[1] in _GRIDS else _forms.elementwise(tensors)
 
 
 _square = Registered(
@@ -115,5 +115,5 @@ _square_backward = Registered(
     _launch_backward,
     lambda grad, x, *_: _elementwise.fake(grad, x),
     gradients=Gradients(_second_gradients, {"grad": ("x",), "x": ("grad",)}),
-    form=_elementwise.form,
+    form=_forms.elementwise,
 )

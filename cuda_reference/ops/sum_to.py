@@ -77,7 +77,7 @@ def _launch_sum_to(
         out = _arguments.check_out(op, out, shape, dtype, {"x": x}, in_place=False)
     if out.numel() == 0:
         return out
-    scale, form = _launch.scalar(factor), _form((x, out), shape)
+    scale, form = _launch.scalar(factor), _form((x, out), (x, shape))
     if form is not None:
         arguments = [each.of(t, form.numbers) for each, t in zip(form.layouts, (x, x, out))]
         _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, scale)
@@ -97,27 +97,27 @@ _OF_COLUMNS = Layout((COLUMNS,), (1,)), Layout((ROWS,), (COLUMNS,)), Layout((COL
 _OF_ROWS = Layout((ROWS,), (COLUMNS,)), Layout((COLUMNS,), (1,)), Layout((ROWS,), (1,))
 
 
-def _form(tensors: Sequence[Tensor], shape: Sequence[int]) -> _forms.Form | None:
-    """The form of a sum of all rows or columns of a contiguous x, the first of the tensors. The
-    other one is out, if it is given."""
+def _form(tensors: Sequence[Tensor], args: tuple[Any, ...]) -> _forms.Form | None:
+    """The form of a sum of all rows or columns of a contiguous x, the first of the tensors, to the
+    shape in ``args``. The other one is out, if it is given."""
     for t in tensors:
         if not t.is_contiguous():
             return None
-    form = _form_of_shapes(tensors[0].shape, tuple(shape))
+    form = _of_shapes(tensors[0].shape, tuple(args[1]))
     if form is None or (len(tensors) > 1 and tensors[1].shape != form.shape):
         return None
     return form
 
 
-@functools.lru_cache(256)
-def _form_of_shapes(whole: tuple[int, ...], shape: tuple[int, ...]) -> _forms.Form | None:
+@functools.lru_cache(_forms.REMEMBERED)
+def _of_shapes(whole: tuple[int, ...], shape: tuple[int, ...]) -> _forms.Form | None:
     repeated = _forms.repeats(shape or (1,), whole)
     if repeated is None or 0 in whole:
         return None
     kind, columns = repeated
     layouts = _OF_COLUMNS if kind is _forms.ROW else _OF_ROWS
     numbers = {ROWS: math.prod(whole) // columns, COLUMNS: columns}
-    return _forms.Form(layouts, numbers, shape)
+    return _forms.formed(layouts, numbers, shape)
 
 
 def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
@@ -132,5 +132,5 @@ _sum_to = Registered(
     _launch_sum_to,
     lambda x, shape, factor, dtype: empty(tuple(shape), dtype or x.dtype, x),
     gradients=Gradients(_backward, {"x": ()}),
-    form=lambda args, tensors: _form(tensors, args[1]),
+    form=_form,
 )
