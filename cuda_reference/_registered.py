@@ -113,11 +113,12 @@ class Registered:
         outs = out if isinstance(out, tuple) else () if out is None else (out,)
         if torch._C._are_functorch_transforms_active():
             return self._straight(args, out)
+        if forward_ad._current_level >= 0:
+            self._refuse_tangents(args)  # a kept launch is not checked
         call = _prepared.ordinary(args + outs if outs else args, self._form)
         if call is not None:
             return self._kept(call, args, out, outs)
         if out is None and self._recorded_at_once(args):
-            self._refuse_tangents(args)
             return self._differentiated(*args)
         if self._seen_by_others(args, outs) or (out is None and self._wants_gradient(args)):
             return self._dispatched(args, out)

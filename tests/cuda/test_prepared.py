@@ -16,6 +16,7 @@ import torch
 from every_function import IN_PLACE, PAIRS, functions
 from function_calls import calls_of
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import cuda_reference
 from compare.checking.implementations import MODES
@@ -187,6 +188,10 @@ def test_tensors_of_another_kind(checks: list[str]) -> None:
     assert cuda_reference.square(x.clone().requires_grad_()).requires_grad
     with torch.no_grad():
         assert not cuda_reference.square(x.clone().requires_grad_()).requires_grad
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, x)
+        with pytest.raises(NotImplementedError, match="'x' carries a forward-mode tangent"):
+            cuda_reference.square(dual)
     with pytest.raises(TypeError, match="the result is a GradTrackingTensor"):
         torch.func.grad(lambda y: (cuda_reference.square(x), y.sum())[1])(torch.rand(3))
 
