@@ -324,11 +324,14 @@ def test_no_tensor_is_kept_alive(checks: list[str]) -> None:
 
 def test_a_bounded_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_registered, "_KEPT", 3)
-    for n in range(1, 20):
-        x = torch.rand(n)
-        assert torch.equal(cuda_reference.square(x), x * x)
     (op,) = [each for each in registered() if each.name == "square"]
-    assert len(op._known) <= 3
+    _forget()
+    for n in range(2, 20):
+        x = torch.rand(n, 3)
+        assert torch.equal(cuda_reference.square(x.t()), x.t() * x.t())
+        assert 1 <= len(op._known) <= 3
+        cuda_reference.square(x)  # of one form
+    assert len(op._known) > 1
 
 
 def test_threads_do_not_mix_their_tensors() -> None:
