@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _launch, _memory, _rungs
+from cuda_reference import _arguments, _forms, _launch, _memory, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
 from cuda_reference._registered import Gradients, Registered, broadcast, empty, promoted
 from cuda_reference._signatures import TENSOR, Signature
@@ -86,6 +86,7 @@ def _registered(
         lambda *args: fake(*args[:count]),
         gradients=gradients,
         label=op,
+        form=_forms.elementwise,
     )
 
 
@@ -229,12 +230,14 @@ def _broadcast(op: str, tensors: dict[str, Tensor]) -> tuple[int, ...]:
 
 
 def views(out: Tensor, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The operands and out as launcher arguments, in out's shape; with one dimension if all are
-    contiguous."""
+    """The operands and out as launcher arguments, in out's shape; with one or two dimensions if
+    they have a form."""
     every = {**tensors, "out": out}
+    form = _forms.elementwise(list(every.values()))
+    if form is not None:
+        layouts = zip(form.layouts, every.items())
+        return {name: layout.of(t, form.numbers) for layout, (name, t) in layouts}
     shape = out.shape
-    if all(t.shape == shape and t.is_contiguous() for t in every.values()):
-        return {name: _launch.row(t) for name, t in every.items()}
     return {
         name: _launch.tensor(t if t.shape == shape else t.expand(shape))
         for name, t in every.items()

@@ -38,9 +38,15 @@ DTYPE_CODE = {
 }
 
 
-class CTensor(ctypes.Structure):
-    """struct Tensor of csrc/elementwise.cuh."""
+# The bytes of a structure where a long long is one of the numbers of a call's form, and the
+# number's name (_forms.py).
+Marks = Sequence[tuple[int, str]]
 
+
+class CTensor(ctypes.Structure):
+    """struct Tensor of csrc/elementwise.cuh. Without marks its sizes are no numbers of a form."""
+
+    marks: Marks | None = None
     _fields_ = [
         ("data", ctypes.c_void_p),
         ("dtype", ctypes.c_int),
@@ -64,20 +70,21 @@ def address(t: Tensor) -> int:
 
 def tensor(t: Tensor) -> Any:
     """``t`` as a ``const Tensor*`` argument of a launcher."""
-    return _described(address(t), t.dtype, t.shape, t.stride())
+    return described(address(t), t.dtype, t.shape, t.stride())
 
 
-def row(t: Tensor) -> Any:
-    """A contiguous tensor as an argument with one dimension."""
-    return _described(t.data_ptr(), t.dtype, (t.numel(),), (1,))
-
-
-def _described(
-    data: int, dtype: torch.dtype, sizes: tuple[int, ...], strides: tuple[int, ...]
+def described(
+    data: int,
+    dtype: torch.dtype,
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    marks: Marks | None = None,
 ) -> Any:
+    """A tensor of this address, layout and dtype as an argument of a launcher."""
     c = CTensor(data, DTYPE_CODE[dtype], len(sizes))
     c.size[: len(sizes)] = sizes
     c.stride[: len(sizes)] = strides
+    c.marks = marks
     return ctypes.byref(c)
 
 
@@ -99,13 +106,6 @@ class Noted(NamedTuple):
     symbol: str
     told: Mapping[str, Any]
     arguments: tuple[Any, ...]
-
-    def shapes(self) -> str:
-        """The shapes of tensors, and other values, for errors."""
-        return ", ".join(
-            f"{name} {list(value.shape) if isinstance(value, Tensor) else value}"
-            for name, value in self.told.items()
-        )
 
 
 class _Notes(threading.local):
@@ -166,8 +166,7 @@ def call(
     count_up(written)
     status = getattr(library, symbol)(*arguments, stream)
     if status:
-        noted = Noted(library, symbol, told, arguments)
-        raise failure(library, status, symbol, noted.shapes())
+        raise failure(library, status, symbol, shapes(told))
     if (launches := _NOTES.launches) is not None:
         launches.append(Noted(library, symbol, told, arguments))
 
@@ -181,6 +180,14 @@ def count_up(written: Sequence[Tensor]) -> None:
     """Increment the versions of tensors that a launch is about to write, so that autograd notices
     if it has saved one of them. Inference tensors have no version, but cannot be saved either."""
     torch.autograd.graph.increment_version(written)
+
+
+def shapes(told: Mapping[str, Any]) -> str:
+    """The shapes of tensors, and other values, for errors."""
+    return ", ".join(
+        f"{name} {list(value.shape) if isinstance(value, Tensor) else value}"
+        for name, value in told.items()
+    )
 
 
 def failure(library: Any, status: int, symbol: str, shapes: str) -> RuntimeError:

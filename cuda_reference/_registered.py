@@ -3,11 +3,10 @@
 ``torch.ops.cuda_reference.<op>`` returns new tensors. It has a fake for tracing, and gradients.
 ``<op>_out`` writes to its last arguments, returns nothing, and refuses tensors that require grad.
 
-A call on plain tensors that needs no gradient goes straight to the op's own function; repeated
-calls go to a kept launch. All other calls go to the registered op: under torch.compile and export,
-inside modes such as FakeTensorMode, with subclasses that see torch's ops, and if autograd must
-record the call. There are no rules for the transforms of torch.func; the checks refuse their
-tensors.
+A call on plain tensors goes straight to the op's own function, or through one autograd.Function if
+a gradient is needed; repeated calls go to a kept launch. All other calls go to the registered op:
+under torch.compile and export, inside modes such as FakeTensorMode, and with subclasses that see
+torch's ops. There are no rules for the transforms of torch.func; the checks refuse their tensors.
 """
 
 from __future__ import annotations
@@ -48,8 +47,9 @@ class Gradients(NamedTuple):
             arguments by name, ``needs``, the names of inputs whose gradients are needed, and
             ``result``. The function consists of differentiable ops.
         reads: input → the tensors that its gradient reads, with "result" for the first result; or a
-            function that makes this from the call. Only these are saved; others are replaced by a
-            TensorMeta. An input that is not a key must not require grad.
+            function that makes this from the call, of which it reads only strings and which
+            arguments are None. Only these are saved; others are replaced by a TensorMeta. An input
+            that is not a key must not require grad.
     """
 
     backward: Callable[..., Mapping[str, Tensor | None]]
@@ -70,6 +70,7 @@ class Registered:
             does not cast.
         label: the op's name in errors, if it is a form of an op of another name.
         results: the number of tensors that it returns.
+        form: the form of a call, if apart from it no check and no launch depends on shapes.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Registered:
         autocast: torch.dtype | Literal["lower"] | None = None,
         label: str = "",
         results: int = 1,
+        form: _prepared.FormOf | None = None,
     ) -> None:
         declared = [parameter.split() for parameter in parameters.split(", ")]
         self.name, self.label = name, label or name
@@ -91,8 +93,13 @@ class Registered:
         # The checks print the explanation, so a call with ``explain`` is not kept.
         self._explain = self.names.index("explain") if "explain" in self.names else None
         self._function, self._gradients, self._autocast = function, gradients, autocast
+        self._form = form
         # Key → the kept launch; None for calls that were made once, or that cannot be kept.
         self._known: dict[tuple[Any, ...], _prepared.Prepared | None] = {}
+        # What is saved for a backward pass, by what it depends on.
+        self._saved: dict[tuple[Any, ...], tuple[list[str], list[int]]] = {}
+        title = "".join(word.capitalize() for word in name.split("_"))
+        self._differentiated = _function(title, self._forward, self._backward)
         self._register(parameters, fake, results)
         self._register_out(parameters, results)
 
@@ -106,30 +113,37 @@ class Registered:
         outs = out if isinstance(out, tuple) else () if out is None else (out,)
         if torch._C._are_functorch_transforms_active():
             return self._straight(args, out)
-        call = _prepared.ordinary(args + outs if outs else args)
-        if call is None:
-            if self._seen_by_others(args, outs) or (out is None and self._wants_gradient(args)):
-                return self._dispatched(args, out)
-            return self._straight(args, out)
-        key, addresses = call
+        if forward_ad._current_level >= 0:
+            self._refuse_tangents(args)  # a kept launch is not checked
+        call = _prepared.ordinary(args + outs if outs else args, self._form)
+        if call is not None:
+            return self._kept(call, args, out, outs)
+        if out is None and self._recorded_at_once(args):
+            return self._differentiated(*args)
+        if self._seen_by_others(args, outs) or (out is None and self._wants_gradient(args)):
+            return self._dispatched(args, out)
+        return self._straight(args, out)
+
+    def _kept(
+        self, call: _prepared.Call, args: tuple[Any, ...], out: Any, outs: tuple[Tensor, ...]
+    ) -> Any:
+        """Launch a call that is kept, or that may be kept from now on."""
+        key = call[0]
         if key not in self._known:  # the first call is not kept: keeping takes as long as checking
             result = self._straight(args, out)
-            self._remember(key, self._known.get(key))  # another thread may have kept it meanwhile
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known.setdefault(key, None)  # another thread may have kept it meanwhile
             return result
         known = self._known.pop(key, None)
-        result = None if known is None else known.again(addresses, outs)
+        result = None if known is None else known.again(call, outs)
         if result is None:
             with _launch.noting() as noted:
                 result = self._straight(args, out)
             if self._explain is None or not args[self._explain]:
-                known = _prepared.prepared(noted, addresses, args, outs, result)
-        self._remember(key, known)
-        return result
-
-    def _remember(self, key: tuple[Any, ...], known: _prepared.Prepared | None) -> None:
-        if len(self._known) >= _KEPT:
-            self._known.clear()
+                known = _prepared.prepared(noted, call, outs, result)
         self._known[key] = known
+        return result
 
     def _cast(self, value: Any) -> Any:
         """An argument, cast as autocast does: floats except float64."""
@@ -165,6 +179,20 @@ class Registered:
             for t in (*given, *outs)
         )
 
+    def _recorded_at_once(self, args: tuple[Any, ...]) -> bool:
+        """Whether a gradient is needed, and no tensor needs the dispatcher."""
+        wanted = False
+        for i in self._tensors:
+            t = args[i]
+            if t is None:
+                continue
+            if type(t) not in _prepared.TENSORS or t.layout is not torch.strided:
+                return False
+            if t.is_neg() or not has_memory(t):
+                return False
+            wanted = wanted or t.requires_grad
+        return wanted and torch.is_grad_enabled()
+
     def _wants_gradient(self, args: tuple[Any, ...]) -> bool:
         """Whether a gradient is needed and autograd can record the call's tensors. The checks
         refuse other tensors."""
@@ -195,39 +223,62 @@ class Registered:
 
     # ---- autograd ----
 
+    def _forward(self, ctx: Any, *args: Any) -> Any:
+        call = _prepared.ordinary(args, self._form)
+        if call is None:
+            result = self._straight(args, None)
+        else:
+            result = self._kept(call, args, None, ())
+        self._keep(ctx, args, result)
+        return result
+
     def _keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save the tensors that the needed gradients read, and no others."""
         ctx.set_materialize_grads(False)
-        ctx.needs = [n for n, need in zip(self.names, ctx.needs_input_grad) if need]
+        key = needed = ctx.needs_input_grad
+        if self._gradients is not None and callable(self._gradients.reads):
+            key = needed, *[value if type(value) is str else value is None for value in inputs]
+        if key not in self._saved:
+            self._saved[key] = self._saved_for(needed, inputs)
+        ctx.needs, ctx.kept = self._saved[key]
+        every = (*inputs, output[0] if isinstance(output, tuple) else output)
+        ctx.save_for_backward(*[every[i] for i in ctx.kept])
+        ctx.rest = [
+            TensorMeta(value.shape, value.dtype) if isinstance(value, Tensor) else value
+            for value in every
+        ]
+
+    def _saved_for(
+        self, needed: tuple[bool, ...], inputs: tuple[Any, ...]
+    ) -> tuple[list[str], list[int]]:
+        """The names of inputs whose gradients are needed, and the indices of what is saved for
+        them, among the inputs and the first result."""
+        needs = [name for name, need in zip(self.names, needed) if need]
         reads: Any = {} if self._gradients is None else self._gradients.reads
         if callable(reads):
             reads = reads(SimpleNamespace(**dict(zip(self.names, inputs))))
-        for name in ctx.needs:
+        for name in needs:
             if name not in reads:
                 raise NotImplementedError(
                     f"{self.label}(): argument '{name}' requires grad, but the op has no gradient "
                     "for it; call it under torch.no_grad(), or with a detached tensor"
                 )
-        wanted = {read for name in ctx.needs for read in reads[name]}
-        result = output[0] if isinstance(output, tuple) else output
-        every = {**dict(zip(self.names, inputs)), "result": result}
-        tensors = {name: t for name, t in every.items() if isinstance(t, Tensor)}
-        ctx.kept = [name for name in tensors if name in wanted]
-        ctx.save_for_backward(*[tensors[name] for name in ctx.kept])
-        likes = {name: TensorMeta(t.shape, t.dtype) for name, t in tensors.items()}
-        ctx.rest = {**every, **likes}
+        wanted = {read for name in needs for read in reads[name]}
+        every = {**{self.names[i]: i for i in self._tensors}, "result": len(self.names)}
+        return needs, [i for name, i in every.items() if name in wanted]
 
     def _backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         assert self._gradients is not None, "_keep has raised"
         if all(grad is None for grad in grads):
             return (None,) * len(self.names)
-        call = SimpleNamespace(**ctx.rest, needs=ctx.needs)
-        for name, t in zip(ctx.kept, ctx.saved_tensors):
-            setattr(call, name, t)
+        rest = ctx.rest[:]
+        for i, saved in zip(ctx.kept, ctx.saved_tensors):
+            rest[i] = saved
+        call = SimpleNamespace(**dict(zip((*self.names, "result"), rest)), needs=ctx.needs)
         # For example, the backward of imag makes lazily negated views.
-        plain = (None if grad is None else grad.resolve_neg() for grad in grads)
+        plain = [None if grad is None else grad.resolve_neg() for grad in grads]
         computed = self._gradients.backward(call, *plain)
-        return tuple(computed.get(name) if name in ctx.needs else None for name in self.names)
+        return tuple([computed.get(name) if name in ctx.needs else None for name in self.names])
 
     # ---- Registration ----
 
@@ -268,6 +319,20 @@ class Registered:
         for device in _DEVICES:
             _LIBRARY.impl(name, function, device)
         return f"{NAMESPACE}::{name}"
+
+
+def _function(
+    name: str, forward: Callable[..., Any], backward: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The apply of an autograd.Function, without its work for torch.func's wrappers."""
+
+    def of_grads(ctx: Any, *grads: Any) -> Any:  # torch's compiled autograd takes no method
+        return backward(ctx, *grads)
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(of_grads)}
+    function: Any = type(name, (torch.autograd.Function,), methods)
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
+    return apply
 
 
 def _watched() -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cuda_reference import _launch
+from cuda_reference import _forms, _launch
 from cuda_reference._arguments import FLOATING, check_choice, check_flag
 
 RUNGS = ("scalar", "pack64", "pack128", "stream")  # in the order of enum Rung in csrc/rungs.cuh
@@ -37,12 +37,17 @@ Variants = Mapping[str, tuple[torch.dtype, ...]]  # name → the dtypes that it 
 class CCall(ctypes.Structure):
     """struct Call of csrc/rungs.cuh."""
 
+    marks: _launch.Marks
+
     _fields_ = [
         ("rung", ctypes.c_int),
         ("dtype", ctypes.c_int),
         ("most", ctypes.c_int),
         ("n", ctypes.c_longlong),
     ]
+
+
+CCall.marks = ((CCall.n.offset, _forms.N),)
 
 
 class Choice(NamedTuple):

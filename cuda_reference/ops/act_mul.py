@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _activations, _arguments, _elementwise, _launch, _rungs
+from cuda_reference import _activations, _arguments, _elementwise, _forms, _launch, _rungs
 from cuda_reference._arguments import FLOATING
 from cuda_reference._registered import Gradients, Registered, broadcast, empty, promoted
 from cuda_reference._second_derivatives import of_argument
@@ -187,6 +187,7 @@ _act_mul = Registered(
     _launch_act_mul,
     _fake,
     gradients=Gradients(_gradients, {"gate": ("gate", "up"), "up": ("gate",)}),
+    form=_forms.elementwise,
 )
 _EVERY = ("grad", "gate", "up")
 _act_mul_backward = Registered(
@@ -195,5 +196,6 @@ _act_mul_backward = Registered(
     _launch_backward,
     _fake_backward,
     gradients=Gradients(_second_gradients, dict.fromkeys(_EVERY, _EVERY)),
+    form=_forms.elementwise,
     results=2,
 )

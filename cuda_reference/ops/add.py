@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _elementwise, _launch, _rungs
+from cuda_reference import _arguments, _elementwise, _forms, _launch, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
 from cuda_reference._registered import Gradients, Registered, broadcast, empty
 from cuda_reference.ops.sum_to import reduced
@@ -151,7 +151,15 @@ def _register(name: str, operands: str) -> Registered:
     """Register add for these kinds of operands."""
     parameters = f"{operands}, Scalar alpha, str? variant, bool explain"
     gradients = Gradients(_backward, {"x": (), "y": ()})
-    return Registered(name, parameters, _launch_add, _fake, gradients=gradients, label="add")
+    return Registered(
+        name,
+        parameters,
+        _launch_add,
+        _fake,
+        gradients=gradients,
+        label="add",
+        form=_forms.elementwise,
+    )
 
 
 _add = _register("add", "Tensor x, Tensor y")

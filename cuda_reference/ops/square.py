@@ -4,12 +4,13 @@ csrc/square.cu.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _elementwise, _launch, _rungs
+from cuda_reference import _arguments, _elementwise, _forms, _launch, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
 from cuda_reference._registered import Gradients, Registered
 from cuda_reference.ops.sum_to import reduced
@@ -94,12 +95,18 @@ def _second_gradients(call: Any, g: Tensor) -> dict[str, Tensor | None]:
     }
 
 
+def _form(tensors: Sequence[Tensor], args: tuple[Any, ...]) -> _forms.Form | None:
+    """None for kernels that take x's own dimensions."""
+    return None if args[1] in _GRIDS else _forms.elementwise(tensors)
+
+
 _square = Registered(
     "square",
     "Tensor x, str? variant, bool explain",
     _launch_square,
     lambda x, *_: _elementwise.fake(x),
     gradients=Gradients(_gradient, {"x": ("x",)}),
+    form=_form,
     autocast=torch.float32,
 )
 _square_backward = Registered(
@@ -108,4 +115,5 @@ _square_backward = Registered(
     _launch_backward,
     lambda grad, x, *_: _elementwise.fake(grad, x),
     gradients=Gradients(_second_gradients, {"grad": ("x",), "x": ("grad",)}),
+    form=_forms.elementwise,
 )

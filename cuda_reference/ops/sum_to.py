@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _launch, _memory
+from cuda_reference import _arguments, _forms, _launch, _memory
 from cuda_reference._arguments import FLOATING
+from cuda_reference._forms import COLUMNS, ROWS, Layout
 from cuda_reference._registered import Gradients, Registered, TensorMeta, empty
 
 __all__ = ["sum_to"]
@@ -74,14 +77,47 @@ def _launch_sum_to(
         out = _arguments.check_out(op, out, shape, dtype, {"x": x}, in_place=False)
     if out.numel() == 0:
         return out
+    scale, form = _launch.scalar(factor), _form((x, out), (x, shape))
+    if form is not None:
+        arguments = [each.of(t, form.numbers) for each, t in zip(form.layouts, (x, x, out))]
+        _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, scale)
+        return out
     summed = [d for d in range(x.dim()) if padded[d] != x.shape[d]]
     steps = [0 if d in summed else x.stride(d) for d in range(x.dim())][new:]
     rest = x.as_strided([x.shape[d] for d in summed], [x.stride(d) for d in summed])
     # An empty x has no first element. Nothing is read then, so out can stand in for it.
     first = x.as_strided(shape, steps) if x.numel() else out
-    arguments = (_launch.tensor(t) for t in (first, rest, out))
-    _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, _launch.scalar(factor))
+    arguments = [_launch.tensor(t) for t in (first, rest, out)]
+    _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, scale)
     return out
+
+
+# The first addends, the rest of a sum, and the sums: of columns, which gives a row, and of rows.
+_OF_COLUMNS = Layout((COLUMNS,), (1,)), Layout((ROWS,), (COLUMNS,)), Layout((COLUMNS,), (1,))
+_OF_ROWS = Layout((ROWS,), (COLUMNS,)), Layout((COLUMNS,), (1,)), Layout((ROWS,), (1,))
+
+
+def _form(tensors: Sequence[Tensor], args: tuple[Any, ...]) -> _forms.Form | None:
+    """The form of a sum of all rows or columns of a contiguous x, the first of the tensors, to the
+    shape in ``args``. The other one is out, if it is given."""
+    for t in tensors:
+        if not t.is_contiguous():
+            return None
+    form = _of_shapes(tensors[0].shape, tuple(args[1]))
+    if form is None or (len(tensors) > 1 and tensors[1].shape != form.shape):
+        return None
+    return form
+
+
+@functools.lru_cache(_forms.REMEMBERED)
+def _of_shapes(whole: tuple[int, ...], shape: tuple[int, ...]) -> _forms.Form | None:
+    repeated = _forms.repeats(shape or (1,), whole)
+    if repeated is None or 0 in whole:
+        return None
+    kind, columns = repeated
+    layouts = _OF_COLUMNS if kind is _forms.ROW else _OF_ROWS
+    numbers = {ROWS: math.prod(whole) // columns, COLUMNS: columns}
+    return _forms.formed(layouts, numbers, shape)
 
 
 def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
@@ -96,4 +132,5 @@ _sum_to = Registered(
     _launch_sum_to,
     lambda x, shape, factor, dtype: empty(tuple(shape), dtype or x.dtype, x),
     gradients=Gradients(_backward, {"x": ()}),
+    form=_form,
 )

@@ -315,6 +315,32 @@ def test_only_what_is_read_is_kept() -> None:
     assert [tuple(t.shape) for t in saved] == [(4, 6), (4, 5)]  # x, and the result
 
 
+@needs_host
+def test_what_is_kept_depends_on_the_arguments() -> None:
+    x, weight, bias = doubles(4, 6), doubles(5, 6), made(5, dtype=DOUBLE)
+    for act, given in (("silu", None), ("silu", bias), ("relu", None), ("silu", None)) * 2:
+        assert gradcheck(lambda *t: C.linear_act(*t, given, act=act), (x, weight))  # noqa: B023
+
+
+@needs_host
+def test_only_plain_tensors_are_recorded_without_the_dispatcher() -> None:
+    class Seeing(Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            seen.append(str(func))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    seen: list[str] = []
+    x = made(3)
+    assert type(C.square(leaf(3)).grad_fn).__name__ == "SquareBackward"
+    assert torch.equal(C.square(torch.nn.Parameter(x)), x * x)
+    C.square(x.as_subclass(Seeing).requires_grad_())
+    assert "cuda_reference.square.default" in seen
+    negated = torch._neg_view(x).requires_grad_()  # the dispatcher resolves it
+    C.add(negated, x, alpha=2).sum().backward()
+    assert torch.equal(negated.grad, torch.ones(3))
+
+
 # ---- a model ----
 
 MODEL = """
