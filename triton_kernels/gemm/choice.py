@@ -86,6 +86,7 @@ FLOAT64_TILES = {
     Tiles(32, 32, 32, 8, 4, 3): 0.56,
     Tiles(16, 32, 32, 8, 4, 4): 0.41,
 }
+MOST_ROWS = 1024  # for which the transpose is computed; more were not measured
 LARGEST = 64  # the most rows of these, and of those for multiply-adds in Gluon
 LONG = 512  # elements of K from which on it may also be split to fill the last wave
 MOST = 64  # parts of a sum then
@@ -133,6 +134,8 @@ def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
     if tma_pays(problem, gpu):
         for form, each in _of_gluon(_of_any_size(problem), gpu, _failed).items():
             if multiply_adds and not suits(form.tiles, problem.M, 8):
+                continue
+            if form.TURNED and not form.tiles.BLOCK_M // 2 < problem.M <= MOST_ROWS:
                 continue
             speeds |= dict.fromkeys((form, *split(form, problem, gpu, multiply_adds)), each)
         if speeds and (problem.kernels == "gluon" or multiply_adds):
@@ -257,7 +260,7 @@ def split(
     if together and form.tiles.BLOCK_M == LARGEST and K >= LONG and tiles < 2 * full:
         parts |= dict.fromkeys((2, 3, 4))
     return [
-        Configuration(form.tma, form.tiles, form.SUBTILES, form.gluon, SPLIT=each)
+        form._replace(ALTERNATE=False, SPLIT=each)
         for each in {min(part, most): None for part in parts}
         if each > 1
     ]

@@ -27,6 +27,7 @@ class Problem(NamedTuple):
             elements; else "even".
         kernels: the allowed kernels: "tl" for those of gemm.kernels, "gluon" for those of
             gemm.gluon, or "any".
+        pitched: whether b is loaded from rows that start at odd multiples of 16 bytes.
     """
 
     M: int
@@ -37,6 +38,7 @@ class Problem(NamedTuple):
     precision: str = "ieee"
     c: str = ""
     kernels: str = "tl"
+    pitched: bool = False
 
     @property
     def by_cores(self) -> bool:
@@ -74,6 +76,8 @@ class Configuration(NamedTuple):
         gluon: whether the kernel by descriptors is one of gemm.gluon, and not gemm_tma_kernel:
             gemm_gluon_kernel, or gemm_gluon_fma_kernel for multiply-adds.
         ALTERNATE: whether in gemm_gluon_kernel each group of four warps has its own tiles.
+        TURNED: whether gemm_gluon_kernel computes the transpose, bᵀ·aᵀ. Then BLOCK_M, and not
+            BLOCK_N, may be 96, 160 or 192.
         SPLIT: the largest number of parts into which K is split, for tiles that would not fill all
             multiprocessors.
     """
@@ -83,6 +87,7 @@ class Configuration(NamedTuple):
     SUBTILES: int = 1
     gluon: bool = False
     ALTERNATE: bool = False
+    TURNED: bool = False
     SPLIT: int = 1
 
     def of_dtype(self, dtype: torch.dtype) -> Configuration:

@@ -140,27 +140,38 @@ def _parts(x, PARTS: gl.constexpr):
 
 
 @gluon.jit
-def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr, LYING: gl.constexpr):
-    """The bias of the columns of a block with this layout; 0 without a bias."""
+def _bias(bias_ptr, first, size, LENGTH: gl.constexpr, LYING: gl.constexpr):
+    """The bias from its element ``first`` on, with this layout; 0 without a bias."""
     if bias_ptr is not None:
-        columns = n + gl.arange(0, COLUMNS, gl.SliceLayout(0, LYING))
-        row = gl.load(bias_ptr + columns, mask=columns < N, other=0.0)
+        index = first + gl.arange(0, LENGTH, LYING)
+        bias = gl.load(bias_ptr + index, mask=index < size, other=0.0)
     else:
-        row = 0.0
-    return row
+        bias = 0.0
+    return bias
 
 
 @gluon.jit
-def _store(out, buffer, part, m, n, size, strides, OUT_TMA: gl.constexpr):
-    """Store a part of a tile whose first element is (m, n). out is a descriptor if OUT_TMA."""
+def _store(
+    out, buffer, part, m, n, size, strides,
+    OUT_TMA: gl.constexpr, TURNED: gl.constexpr,
+):  # fmt: skip
+    """Store a part of a tile whose first element is (m, n). out is a descriptor if OUT_TMA, of the
+    transpose if TURNED."""
     if OUT_TMA:
         store_wait(0)  # until the buffer has been read
-        buffer.store(part.to(out.dtype))
+        if TURNED:
+            buffer.permute((1, 0)).store(part.to(out.dtype))
+        else:
+            buffer.store(part.to(out.dtype))
         fence_async_shared()
-        store_tile(out, [m, n], buffer)
+        store_tile(out, [n, m] if TURNED else [m, n], buffer)
     else:
         # A warp stores 32 neighbours, which is the best for unaligned rows.
-        lying: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        lying: gl.constexpr = (
+            gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1])
+            if TURNED
+            else gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        )
         part = gl.convert_layout(part.to(out.dtype.element_ty), lying)
         offsets, mask = _offsets(part, m, n, size, strides)
         gl.store(out + offsets, part, mask=mask)
@@ -188,14 +199,16 @@ def _with_addend(part, m, n, size, c_ptr, c_strides, beta):
 
 @gluon.jit
 def _finish(
-    acc, row, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
-    HAS_BIAS: gl.constexpr, ACT: gl.constexpr, OUT_TMA: gl.constexpr, PART_N: gl.constexpr,
+    acc, bias, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
+    HAS_BIAS: gl.constexpr, ACT: gl.constexpr, OUT_TMA: gl.constexpr, TURNED: gl.constexpr,
+    PART_N: gl.constexpr,
 ):  # fmt: skip
     """The epilogue of a block whose first element is (m, n)."""
     out, pre, buffer = outs
     acc = scalars[0] * acc
     if HAS_BIAS:
-        acc += row.to(gl.float32)[None, :]
+        bias = bias.to(gl.float32)
+        acc += bias[:, None] if TURNED else bias[None, :]
     lying: gl.constexpr = _accumulator(PART_N)
     parts = _parts(acc, acc.shape[1] // PART_N)
     for i in gl.static_range(len(parts)):
@@ -203,8 +216,8 @@ def _finish(
         part_n = n + i * PART_N
         part = _with_addend(part, m, part_n, size, c_ptr, c_strides, scalars[1])
         if pre is not None:
-            _store(pre, buffer, part, m, part_n, size, out_strides, OUT_TMA)
-        _store(out, buffer, ACT(part), m, part_n, size, out_strides, OUT_TMA)
+            _store(pre, buffer, part, m, part_n, size, out_strides, OUT_TMA, TURNED)
+        _store(out, buffer, ACT(part), m, part_n, size, out_strides, OUT_TMA, TURNED)
 
 
 @gluon.jit
@@ -250,7 +263,7 @@ def _consume(
     CONSUMER: gl.constexpr,
     buffers, barriers, size, split, bias_ptr, c_ptr, c_strides, scalars, outs, out_strides,
     ACT: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, OUT_TMA: gl.constexpr,
-    CONSUMERS: gl.constexpr, ALTERNATE: gl.constexpr, PART_N: gl.constexpr,
+    TURNED: gl.constexpr, CONSUMERS: gl.constexpr, ALTERNATE: gl.constexpr, PART_N: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -319,9 +332,17 @@ def _consume(
             stage, phase = _advanced(stage, phase, STAGES)
         if ALTERNATE:
             mbarrier.arrive(turn.index(1 - CONSUMER), count=1)
-        row = _bias_row(bias_ptr, n, N, FIRST_N, _accumulator(FIRST_N))
+        if TURNED:
+            bias = _bias(bias_ptr, m, M, ROWS, gl.SliceLayout(1, _accumulator(FIRST_N)))
+        else:
+            bias = _bias(bias_ptr, n, N, FIRST_N, gl.SliceLayout(0, _accumulator(FIRST_N)))
         if REST_N:
-            rest_row = _bias_row(bias_ptr, n + FIRST_N, N, REST_N, _accumulator(REST_N))
+            if TURNED:
+                rest_bias = _bias(bias_ptr, m, M, ROWS, gl.SliceLayout(1, _accumulator(REST_N)))
+            else:
+                rest_bias = _bias(
+                    bias_ptr, n + FIRST_N, N, REST_N, gl.SliceLayout(0, _accumulator(REST_N))
+                )
             acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
             rest = gl.convert_layout(rest, _accumulator(REST_N), assert_trivial=True)
         else:
@@ -346,13 +367,13 @@ def _consume(
                     rest = _sum(sums + ROWS * FIRST_N, parts, ROWS * BLOCK_N, rest)
         if last:
             _finish(
-                acc, row, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
-                HAS_BIAS, ACT, OUT_TMA, PART_N,
+                acc, bias, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
+                HAS_BIAS, ACT, OUT_TMA, TURNED, PART_N,
             )  # fmt: skip
             if REST_N:
                 _finish(
-                    rest, rest_row, m, n + FIRST_N, size, c_ptr, c_strides, scalars, outs,
-                    out_strides, HAS_BIAS, ACT, OUT_TMA, PART_N,
+                    rest, rest_bias, m, n + FIRST_N, size, c_ptr, c_strides, scalars, outs,
+                    out_strides, HAS_BIAS, ACT, OUT_TMA, TURNED, PART_N,
                 )  # fmt: skip
         if ALTERNATE:
             ahead = stage + steps
@@ -384,6 +405,7 @@ def gemm_gluon_kernel(
     A_T: gl.constexpr,
     B_T: gl.constexpr,
     OUT_TMA: gl.constexpr,
+    TURNED: gl.constexpr,
     CONSUMERS: gl.constexpr,
     ALTERNATE: gl.constexpr,
     PART_N: gl.constexpr,
@@ -398,8 +420,10 @@ def gemm_gluon_kernel(
 
     If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K]. rest_desc
     also describes b, with blocks of the columns that b_desc's blocks leave of a tile, or is None.
-    If OUT_TMA, out and pre are descriptors with blocks of one consumer's rows × PART_N. WAITS:
-    whether the launch that copies an operand may still run.
+    If OUT_TMA, out and pre are descriptors with blocks of one consumer's rows × PART_N. If TURNED,
+    they are of the transpose, whose columns the bias belongs to: a caller that wants tiles of 96,
+    160 or 192 rows passes bᵀ and aᵀ as a and b. WAITS: whether the launch that copies an operand
+    may still run.
     """
     M, N, K = size
     ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
@@ -413,7 +437,9 @@ def gemm_gluon_kernel(
         )
     out_buffer = a_buffer  # never used as such
     if OUT_TMA:
-        out_buffer = gl.allocate_shared_memory(out.dtype, [CONSUMERS, ROWS, PART_N], out.layout)
+        out_buffer = gl.allocate_shared_memory(
+            out.dtype, [CONSUMERS] + out.block_shape, out.layout
+        )
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -446,11 +472,11 @@ def gemm_gluon_kernel(
         gl.warp_specialize(
             [
                 (_consume, (0, buffers, barriers, size, split, bias_ptr, c_ptr, c_strides,
-                            scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, CONSUMERS,
-                            ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                            scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
+                            CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
                 (_consume, (1, buffers, barriers, size, split, bias_ptr, c_ptr, c_strides,
-                            scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, CONSUMERS,
-                            ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                            scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
+                            CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
                 (_produce, (descs, buffers, barriers, size, split, loaded, A_T, B_T,
                             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             ],
@@ -461,8 +487,8 @@ def gemm_gluon_kernel(
         gl.warp_specialize(
             [
                 (_consume, (0, buffers, barriers, size, split, bias_ptr, c_ptr, c_strides,
-                            scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, CONSUMERS,
-                            ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                            scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
+                            CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
                 (_produce, (descs, buffers, barriers, size, split, loaded, A_T, B_T,
                             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             ],

@@ -13,7 +13,7 @@ from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.arguments import Gemm
-from triton_kernels.gemm.configurations import Configuration
+from triton_kernels.gemm.configurations import Configuration, Tiles
 from triton_kernels.gemm.gluon.kernels import gemm_gluon_kernel
 from triton_kernels.gemm.gluon.versions import TensorDescriptor, gl
 
@@ -28,11 +28,12 @@ class Blocks:
         first: the number of columns of b's first block.
         a, b: the blocks of a, and of the first columns of b's tile.
         rest: the block of b's other columns, or None.
-        out: the block that one consumer stores.
+        part: the number of columns that a consumer stores at once.
+        out: the block that it stores.
     """
 
     def __init__(self, chosen: Configuration, a_t: bool, b_t: bool) -> None:
-        m, n, k, *_ = chosen.tiles
+        m, n, k, *_ = tiles_of(chosen)
         consumers = chosen.tiles.num_warps // WARPS
         self.first, left = split(n)
         self.a = (k, m) if a_t else (m, k)
@@ -40,7 +41,17 @@ class Blocks:
         self.rest = None
         if left:
             self.rest = (left, k) if b_t else (k, left)
-        self.out = (m if chosen.ALTERNATE else m // consumers, n // chosen.SUBTILES)
+        self.part = n // chosen.SUBTILES
+        rows = m if chosen.ALTERNATE else m // consumers
+        self.out = (self.part, rows) if chosen.TURNED else (rows, self.part)
+
+
+def tiles_of(chosen: Configuration) -> Tiles:
+    """The tiles of the product that the kernel computes: of bᵀ·aᵀ if the configuration is TURNED."""
+    tiles = chosen.tiles
+    if not chosen.TURNED:
+        return tiles
+    return tiles._replace(BLOCK_M=tiles.BLOCK_N, BLOCK_N=tiles.BLOCK_M)
 
 
 def split(columns: int) -> tuple[int, int]:
@@ -74,6 +85,10 @@ def launch(
     bias = None if gemm.bias is None else gemm.bias.contiguous()
     shape = *out.shape, a.shape[0 if how[0] else 1]
     strides = (0, 0) if c is None else c.stride(), out.stride()
+    if chosen.TURNED:
+        M, N, K = shape
+        shape, strides = (N, M, K), tuple(each[::-1] for each in strides)
+        a, b, how = b, a, (not how[1], not how[0], how[2])
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     kinds = _launch.kinds((*shape, *strides, parts))
     prepared, blocks = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, how, waits)
@@ -117,7 +132,7 @@ def _prepared(
     (dtype, _), _, _, _, (out_dtype, _), _ = keys
     a_t, b_t, out_tma = how
     blocks = Blocks(chosen, a_t, b_t)
-    m, n, k, group, warps, stages = chosen.tiles
+    m, n, k, group, warps, stages = tiles_of(chosen)
     prepared = Launch(
         gemm_gluon_kernel,
         (),
@@ -126,9 +141,10 @@ def _prepared(
         A_T=a_t,
         B_T=b_t,
         OUT_TMA=out_tma,
+        TURNED=chosen.TURNED,
         CONSUMERS=warps // WARPS,
         ALTERNATE=chosen.ALTERNATE,
-        PART_N=blocks.out[1],
+        PART_N=blocks.part,
         BLOCK_M=m,
         BLOCK_N=n,
         BLOCK_K=k,
