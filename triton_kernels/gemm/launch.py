@@ -48,7 +48,7 @@ def launch(gemm: Gemm) -> None:
         problem = problem._replace(precision="ieee")
     multiply_adds = not problem.by_cores
     kernels = availability.kernels(gpu, out.device, multiply_adds)
-    problem = problem._replace(kernels=kernels)
+    problem = Problem(*problem[:-1], kernels)
     while True:
         chosen = choose(problem, gpu)
         if problem.kernels == "gluon" and not chosen.gluon:
@@ -98,18 +98,19 @@ def by_descriptors(
     (a, a_t), (b, b_t), copied = _tma_operands(gemm.a, gemm.b, multiply_adds)
     waits = copied and _launch.overlaps(gemm_tma_kernel, gemm.out.device)
     bias, c, out, pre = gemm.bias, gemm.c, gemm.out, gemm.pre
+    # Not every Triton can import what is in Gluon.
+    if multiply_adds:
+        from triton_kernels.gemm.gluon.fma import launch as multiply_add
+
+        multiply_add(chosen, gemm, (a, b), (a_t, b_t), chosen.parts(K), waits)
+        return
     how = a_t, b_t, tma_writable(out)
     if chosen.gluon:
-        from triton_kernels.gemm.gluon import launch as gluon  # not every Triton can import it
+        from triton_kernels.gemm.gluon.launch import launch as multiply
 
         parts = chosen.parts(K)
-        if multiply_adds:
-            from triton_kernels.gemm.gluon import fma
-
-            fma.launch(chosen, gemm._replace(a=a, b=b), how[:2], parts, waits)
-            return
         programs = min(chosen.tiles_of(M, N) * parts, most)
-        gluon.launch(chosen, programs, gemm._replace(a=a, b=b), how, parts, waits)
+        multiply(chosen, programs, gemm, (a, b), how, parts, waits)
         return
     strides = gemm.strides
     kinds = _launch.kinds((shape, *strides))

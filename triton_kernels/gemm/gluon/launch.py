@@ -56,6 +56,7 @@ def launch(
     chosen: Configuration,
     programs: int,
     gemm: Gemm,
+    operands: tuple[Tensor, Tensor],
     how: How,
     parts: int = 1,
     waits: bool = False,
@@ -65,12 +66,13 @@ def launch(
     Args:
         chosen: the configuration.
         programs: their number.
-        gemm: the arguments; a and b are transposes if A_T and B_T say so.
+        gemm: the arguments.
+        operands: a and b, or their copies; transposes if A_T and B_T say so.
         how: (A_T, B_T, OUT_TMA).
         parts: the number of parts of K; each part of a tile is computed by one program.
         waits: whether the launch just before writes a or b, and may still run.
     """
-    a, b, c, out, pre = gemm.a, gemm.b, gemm.c, gemm.out, gemm.pre
+    (a, b), c, out, pre = operands, gemm.c, gemm.out, gemm.pre
     bias = None if gemm.bias is None else gemm.bias.contiguous()
     shape = *out.shape, a.shape[0 if how[0] else 1]
     strides = (0, 0) if c is None else c.stride(), out.stride()
