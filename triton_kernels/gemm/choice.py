@@ -90,8 +90,9 @@ FLOAT64_TILES = {
 LARGEST = 64  # the most rows of these, and of those for multiply-adds in Gluon
 LONG = 512  # elements of K from which on it may also be split to fill the last wave
 MOST = 64  # parts of a sum then
-# From more than MANY rows on, a multiple of SHARED is chosen for; all tiles of so many rows have at
-# least as many. Of 20,000 drawn products one got another configuration, by 0.05 % slower.
+# More than MANY rows are rounded up to a multiple of SHARED, which all tiles of so many rows have at
+# least. Three of 60,000 drawn products then got another configuration, by a threshold or by a split
+# that is as fast.
 MANY, SHARED = 64, 16
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
 FLOAT64_CAPABILITY = 90  # where float64 was measured
@@ -118,7 +119,7 @@ WHOLE = [1]
 @functools.lru_cache(4096)
 def choose(problem: Problem, gpu: Gpu) -> Configuration:
     """The configuration for a problem on a GPU: the fastest candidate by the model. Many rows are
-    rounded up: all that fill the same tiles share an entry, and nothing else depends on so few."""
+    rounded up: all that fill the same tiles share an entry, and little else depends on so few."""
     M = problem.M
     if M > MANY and M % SHARED:
         return choose(problem._replace(M=SHARED * cdiv(M, SHARED)), gpu)
@@ -129,8 +130,8 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
     for form, reached, parts in ways:
         for number, each in zip(parts, seconds(form, reached, parts)):
             if each < least:
-                least, best, split = each, form, number
-    return best if split == 1 else best._replace(SPLIT=split)
+                least, best, into = each, form, number
+    return best if into == 1 else best._replace(SPLIT=into)
 
 
 def candidates(problem: Problem, gpu: Gpu) -> list[Way]:
@@ -155,8 +156,8 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Way]:
                 ways.append((form, reached, [1, *parts]))
                 continue
             ways.append((form, reached, WHOLE))
-            if parts:
-                ways.append((_to_split(form), reached, parts))
+            if parts:  # as in split
+                ways.append((form._replace(ALTERNATE=False), reached, parts))
         if ways and (problem.kernels == "gluon" or multiply_adds):
             return ways
     constants = _measured.constants(gpu)
@@ -262,14 +263,10 @@ def _tma_costs(
 
 
 def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration]:
-    """The configuration with K split into each of :func:`parts_of`."""
-    form = _to_split(form)
-    return [form._replace(SPLIT=parts) for parts in parts_of(form, problem, gpu)]
-
-
-def _to_split(form: Configuration) -> Configuration:
-    """The configuration for parts of K. Its programs have one tile, and so none to alternate."""
-    return form._replace(ALTERNATE=False) if form.ALTERNATE else form
+    """The configuration with K split into each of :func:`parts_of`. Then a program has one tile,
+    and so none to alternate."""
+    numbers = parts_of(form, problem, gpu)
+    return [form._replace(ALTERNATE=False, SPLIT=parts) for parts in numbers]
 
 
 def parts_of(form: Configuration, problem: Problem, gpu: Gpu, together: bool = False) -> list[int]:

@@ -385,10 +385,10 @@ def _pass(
         _divided(reduced_strides, units[0], units[0] * units[1]),
     )
     # As _launch.kinds gives them, which asks each for its type first.
-    kinds = [tuple(map(divisibility, each)) for each in (counts, *sizes)]
-    first = *kinds[0], None if limit is None else divisibility(limit)
+    first, *others = [tuple(map(divisibility, each)) for each in (counts, *sizes)]
+    kinds = *first, *_launch.kinds((limit,)), *others
     how = _How(compute, reach >= 2**31, (*units, out_unit), tile)
-    return _Pass(how, grid, (*counts, limit, *sizes), (*first, *kinds[1:]))
+    return _Pass(how, grid, (*counts, limit, *sizes), kinds)
 
 
 @functools.lru_cache(REMEMBERED)
