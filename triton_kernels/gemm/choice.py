@@ -90,9 +90,8 @@ FLOAT64_TILES = {
 LARGEST = 64  # the most rows of these, and of those for multiply-adds in Gluon
 LONG = 512  # elements of K from which on it may also be split to fill the last wave
 MOST = 64  # parts of a sum then
-# More than MANY rows are rounded up to a multiple of SHARED, which all tiles of so many rows have at
-# least. Three of 60,000 drawn products then got another configuration, by a threshold or by a split
-# that is as fast.
+# More than MANY rows are rounded up to a multiple of SHARED, as they are in any of their tiles.
+# Three of 60,000 drawn products then get another configuration: at a threshold, or as fast.
 MANY, SHARED = 64, 16
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
 FLOAT64_CAPABILITY = 90  # where float64 was measured
