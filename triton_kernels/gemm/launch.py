@@ -226,13 +226,13 @@ def _tma_operands(
     So is b if its pitch makes loads slower and there are many of them. float32 matrices must be
     contiguous along K for the tensor cores. Multiply-adds take longer than any loads.
     """
-    (a, a_t), (b, b_t) = _by_rows(a), _by_rows(b)
+    (a, a_t, a_fits), (b, b_t, b_fits) = _by_rows(a), _by_rows(b)
     rows = a.shape[1 if a_t else 0]
     pitched = b.stride(0) * b.element_size() % 32 != 0 and rows >= PITCHED
     turned = (a_t, not b_t) if a.dtype == torch.float32 else (False, False)
     if multiply_adds:
         pitched, turned = False, (False, False)
-    copied = [turned[0] or not tma_compatible(a), turned[1] or pitched or not tma_compatible(b)]
+    copied = [turned[0] or not a_fits, turned[1] or pitched or not b_fits]
     if any(copied):
         wanted = zip((a, b), turned, copied)
         copies = iter(repacked(*((t, turn) for t, turn, copy in wanted if copy)))
@@ -246,10 +246,13 @@ def _tma_operands(
 PITCHED = 1280
 
 
-def _by_rows(matrix: Tensor) -> tuple[Tensor, bool]:
-    """The matrix, its transpose or a copy, whichever has rows of stride 1; and whether it is the
-    transpose."""
+def _by_rows(matrix: Tensor) -> tuple[Tensor, bool, bool]:
+    """The matrix, its transpose or a copy, whichever has rows of stride 1; whether it is the
+    transpose; and whether a descriptor can be of it."""
     row, column = matrix.stride()
-    if tma_compatible(matrix) or row != 1:
-        return (matrix, False) if column == 1 else (matrix.contiguous(), False)
-    return matrix.t(), True
+    by_columns = row == 1
+    if by_columns:
+        matrix = matrix.t()
+    elif column != 1:
+        matrix = matrix.contiguous()
+    return matrix, by_columns, tma_compatible(matrix)

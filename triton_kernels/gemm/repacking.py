@@ -13,7 +13,7 @@ from torch import Tensor
 
 from triton_kernels import _launch
 from triton_kernels._counts import cdiv
-from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
 from triton_kernels._scalars import multiple
 
 PITCH = 128  # bytes; pitches of copies are multiples of this
@@ -75,9 +75,9 @@ def repacked(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
     for matrix, turned in matrices:
         rows, columns = matrix.shape[::-1] if turned else matrix.shape
         step = PITCH // matrix.element_size()
-        room = (rows, cdiv(columns, step) * step)
-        copy = _launch.workspace(room, matrix.dtype, matrix.device)
-        arguments += [matrix, copy, (*matrix.shape, matrix.stride(0), copy.stride(0))]
+        pitch = cdiv(columns, step) * step
+        copy = _launch.workspace((rows, pitch), matrix.dtype, matrix.device)
+        arguments += [matrix, copy, (*matrix.shape, matrix.stride(0), pitch)]
         copies.append(copy.narrow(1, 0, columns))
     first, _ = matrices[0]
     if len(matrices) == 1:
@@ -92,7 +92,8 @@ def repacked(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
             tile = (2, COLUMNS)  # small, because elements are loaded one by one
         hows.append((unit, *tile, turned))
         programs += cdiv(size[0], tile[0]) * cdiv(size[1], tile[1])
-    prepared = _prepared(tuple(hows), _launch.kinds(sizes), keys)
+    kinds = tuple(map(divisibility, (*sizes[0], *sizes[1])))
+    prepared = _prepared(tuple(hows), kinds, keys)
     prepared(first.device, *arguments, grid=(programs, 1, 1))
     return copies
 

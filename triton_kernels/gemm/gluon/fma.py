@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from triton_kernels import _launch
-from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.arguments import Gemm
@@ -46,7 +46,7 @@ def launch(
     shape = *out.shape, a.shape[0 if how[0] else 1]
     strides = (0, 0) if c is None else c.stride(), out.stride()
     keys = tuple(map(specialization_key, (bias, c, out, pre)))
-    kinds = _launch.kinds((*shape, *strides, parts))
+    kinds = tuple(map(divisibility, (*shape, *strides[0], *strides[1], parts)))
     prepared = _prepared(gemm.prefix, tiles, parts > 1, kinds, keys, gemm.act, how, waits)
     count = chosen.tiles_of(*out.shape)
     prepared(
