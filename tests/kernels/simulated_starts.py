@@ -7,6 +7,7 @@ right only if every argument is.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -162,3 +163,7 @@ def _forget() -> None:
         repacking._prepared,
     ):
         cached.cache_clear()
+    for name in ("launch", "fma"):  # not every Triton can import them
+        module = sys.modules.get(f"triton_kernels.gemm.gluon.{name}")
+        if module is not None:
+            module._prepared.cache_clear()
