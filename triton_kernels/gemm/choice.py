@@ -111,7 +111,7 @@ FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
 
 # A configuration whose SPLIT is 1; the fraction of the peak that its loop reaches, as for
 # model.timed; and numbers of parts into which K may be split.
-Way = tuple[Configuration, float, list[int]]
+Splits = tuple[Configuration, float, list[int]]
 WHOLE = [1]
 
 
@@ -133,12 +133,12 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
     return best if into == 1 else best._replace(SPLIT=into)
 
 
-def candidates(problem: Problem, gpu: Gpu) -> list[Way]:
+def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
     """The configurations that fit, whole and with K split."""
     if problem.precision == "f16x3":
         return [(_of_parts(problem, gpu), 0.0, WHOLE)]
     M, kind, multiply_adds = problem.M, problem.of_any_size(), not problem.by_cores
-    ways: list[Way] = []
+    ways: list[Splits] = []
     if problem.dtype == torch.float64 and gpu.capability == FLOAT64_CAPABILITY:
         for form, reached in _of_float64(kind, gpu, _failed).items():
             if suits(form.tiles, M, 16):
