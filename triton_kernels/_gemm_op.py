@@ -16,8 +16,7 @@ program of torch.jit.trace, computes z again in its backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,8 +30,7 @@ from triton_kernels.ops.add import add
 from triton_kernels.ops.sum_to import reduce_to
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     """A call act(alpha·(a@b) + beta·c + bias). Tensors that its backward pass does not read are
     replaced by a TensorMeta."""
 
@@ -130,12 +128,12 @@ class ProductOperator(Operator):
                 gradients["bias"] = dbias
             if need[first]:
                 da = self._multiply(dz, _tensor(call.b).t(), **_scale(call))
-                gradients[first] = da.view(args[0].shape)
+                gradients[first] = _in_shape(da, args[0].shape)
             if need[second]:
                 gradients[second] = self._wgrad(call, dz, ctx.by_columns)
             if need.get("c") and call.c is not None:
                 gradients["c"] = reduce_to(dz, call.c, 1.0 if call.beta is None else call.beta)
-        return tuple(gradients.get(name) for name in self.names)
+        return tuple([gradients.get(name) for name in self.names])
 
     def _through_activation(
         self,
@@ -150,15 +148,15 @@ class ProductOperator(Operator):
         like = TensorMeta(shape, dtype)
         dz = dbias = None
         if grad is not None and call.act == "none":
-            dz = reduce_to(grad.resolve_neg().reshape(shape), like)
+            dz = reduce_to(_in_shape(grad.resolve_neg(), shape), like)
         elif grad is not None:
             if saved is None:
                 again = {name: getattr(call, name) for name in _BEFORE_ACTIVATION}
                 saved = self._multiply(call.a, call.b, call.bias, **again)
-            grad, saved = grad.resolve_neg().reshape(shape), saved.reshape(shape)
+            grad, saved = _in_shape(grad.resolve_neg(), shape), _in_shape(saved, shape)
             dz, dbias = act_backward(grad, saved, call.act, bias=bias, dtype=dtype)
         if grad_pre is not None:
-            through = reduce_to(grad_pre.resolve_neg().reshape(shape), like)
+            through = reduce_to(_in_shape(grad_pre.resolve_neg(), shape), like)
             dz, dbias = through if dz is None else add(dz, through), None
         if bias and dz is not None and dbias is None:
             dbias = reduce_to(dz, TensorMeta(shape[1:], dtype))
@@ -183,6 +181,11 @@ def _flops(first: Tensor, *_: Any, out_val: Any) -> int:
 
 def _scale(call: Product) -> dict[str, Any]:
     return {"alpha": call.alpha, "precision": call.precision}
+
+
+def _in_shape(t: Tensor, shape: torch.Size) -> Tensor:
+    """t in a shape; itself if it has it, because even a view takes as long as a launch's checks."""
+    return t if t.shape == shape else t.reshape(shape)
 
 
 def _tensor(operand: Tensor | TensorMeta) -> Tensor:

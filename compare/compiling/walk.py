@@ -120,7 +120,7 @@ def compiled(products: Sequence[Product], arch: str) -> list[Launch]:
 
 def _call(product: Product) -> None:
     """Launch the product on meta tensors."""
-    M, N, K, dtype, out_dtype, precision, c, kernels = product.problem
+    M, N, K, dtype, out_dtype, precision, c, kernels, _ = product.problem
 
     def matrix(rows: int, columns: int, layout: str = "rows", dtype: torch.dtype = dtype) -> Tensor:
         if layout == "columns":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -177,6 +178,10 @@ def _forget() -> None:
         repacking._prepared,
     ):
         cached.cache_clear()
+    for name in ("launch", "fma"):  # not every Triton can import them
+        module = sys.modules.get(f"triton_kernels.gemm.gluon.{name}")
+        if module is not None:
+            module._prepared.cache_clear()
 
 
 def replayed(machine: Machine, call: Callable[[], Any]) -> tuple[Any, bool]:

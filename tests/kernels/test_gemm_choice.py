@@ -138,7 +138,11 @@ def test_every_candidate_can_be_launched(gpu: Gpu) -> None:
         M, N, K = (drawn.choice((1, 17, 32, 33, 64, 100, 1000, 4096)) for _ in range(3))
         c, kernels = drawn.choice(("", "even", "odd")), drawn.choice(("tl", "gluon", "any"))
         problem = Problem(M, N, K, dtype, out_dtype, precision, c, kernels)
-        forms = choice.candidates(problem, gpu)
+        forms = [
+            form._replace(SPLIT=parts)
+            for form, _, numbers in choice.candidates(problem, gpu)
+            for parts in numbers
+        ]
         assert choose(problem, gpu) in forms
         for form in forms:
             m, n, k, *_ = form.tiles

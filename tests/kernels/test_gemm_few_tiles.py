@@ -113,10 +113,13 @@ def test_the_choice_is_what_the_model_says() -> None:
         asked_for = product.problem._replace(kernels="any")
         if {asked_for.dtype.itemsize, asked_for.out_dtype.itemsize} != {2} or asked_for.K % 8:
             continue  # through pointers, which is slower
-        found = candidates(asked_for, H200)
         seconds = model.timed(asked_for, H200)
-        times = {form: seconds(form, found[form]) for form in found}
-        assert times[choose(asked_for, H200)] == min(times.values())
+        times = {
+            form._replace(SPLIT=number): time
+            for form, reached, parts in candidates(asked_for, H200)
+            for number, time in zip(parts, seconds(form, reached, parts))
+        }
+        assert times[choose(asked_for, H200)] <= 1.001 * min(times.values())
         M, N, K, *_ = asked_for
         limit = max(2 * (M * K + K * N + M * N) / 4.8e12, 2 * M * N * K / 989e12)
         assert min(times.values()) < 4 * limit + 1e-5, asked_for

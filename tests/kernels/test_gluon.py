@@ -313,7 +313,7 @@ def test_a_failed_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(availability, "_tested", {})
 
     def multiply(*args: Any, wrong: float = 0.0) -> None:
-        form, programs, gemm, _ = args
+        form, programs, gemm, _, _ = args
         assert form in FORMS
         assert form.tiles_of(*gemm.out.shape) > 2 * programs
         gemm.out.copy_(gemm.a.double() @ gemm.b.t().double())
@@ -323,7 +323,7 @@ def test_a_failed_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
         raise CompilationError("x = y", None, "no such layout")
 
     def multiply_add(*args: Any, wrong: float = 0.0) -> None:
-        form, gemm, _, parts, _ = args
+        form, gemm, _, _, parts, _ = args
         assert form in FMA_FORMS
         assert parts > 1
         gemm.out.copy_(gemm.a @ gemm.b.t())

@@ -18,6 +18,7 @@ to smaller tiles. The constants of the rules are in :class:`triton_kernels._meas
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from typing import NamedTuple
 
@@ -90,6 +91,9 @@ MOST_ROWS = 1024  # for which the transpose is computed; more were not measured
 LARGEST = 64  # the most rows of these, and of those for multiply-adds in Gluon
 LONG = 512  # elements of K from which on it may also be split to fill the last wave
 MOST = 64  # parts of a sum then
+# More than MANY rows are rounded up to a multiple of SHARED, as they are in any of their tiles.
+# Three of 60,000 drawn products then get another configuration: at a threshold, or as fast.
+MANY, SHARED = 64, 16
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
 FLOAT64_CAPABILITY = 90  # where float64 was measured
 TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
@@ -106,63 +110,86 @@ LARGEST_REACHES = 0.89  # fraction of the tensor cores' peak that the first of T
 FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
 
 
+# A configuration whose SPLIT is 1; the fraction of the peak that its loop reaches, as for
+# model.timed; and numbers of parts into which K may be split.
+Splits = tuple[Configuration, float, list[int]]
+WHOLE = [1]
+
+
 @functools.lru_cache(4096)
 def choose(problem: Problem, gpu: Gpu) -> Configuration:
-    """The configuration for a problem on a GPU: the fastest candidate by the model."""
-    speeds = candidates(problem, gpu)
-    if len(speeds) == 1:
-        return next(iter(speeds))
-    seconds = model.timed(problem, gpu)
-    return min(speeds, key=lambda form: seconds(form, speeds[form]))
+    """The configuration for a problem on a GPU: the fastest candidate by the model. Many rows are
+    rounded up: all that fill the same tiles share an entry, and little else depends on so few."""
+    M = problem.M
+    if M > MANY and M % SHARED:
+        return choose(problem._replace(M=SHARED * cdiv(M, SHARED)), gpu)
+    ways = candidates(problem, gpu)
+    if len(ways) == 1 and ways[0][2] == WHOLE:
+        return ways[0][0]
+    seconds, least = model.timed(problem, gpu), math.inf
+    for form, reached, parts in ways:
+        for number, each in zip(parts, seconds(form, reached, parts)):
+            if each < least:
+                least, best, into = each, form, number
+    return best if into == 1 else best._replace(SPLIT=into)
 
 
-def candidates(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:
-    """Configurations that fit → the fraction of the tensor cores' peak that the loop reaches, if it
-    loads by descriptors."""
+def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
+    """The configurations that fit, whole and with K split."""
     if problem.precision == "f16x3":
-        return {_of_parts(problem, gpu): 0.0}
-    constants = _measured.constants(gpu)
-    multiply_adds = not problem.by_cores
-    speeds: dict[Configuration, float] = {}
+        return [(_of_parts(problem, gpu), 0.0, WHOLE)]
+    M, kind, multiply_adds = problem.M, problem.of_any_size(), not problem.by_cores
+    ways: list[Splits] = []
     if problem.dtype == torch.float64 and gpu.capability == FLOAT64_CAPABILITY:
-        for tiles, each in FLOAT64_TILES.items():
-            form = Configuration(False, tiles)
-            if suits(tiles, problem.M, 16) and _fits(form, problem, gpu, _failed):
-                speeds |= dict.fromkeys((form, *split(form, problem, gpu, True)), each)
-        if speeds:
-            return speeds
-    if tma_pays(problem, gpu):
-        for form, each in _of_gluon(_of_any_size(problem), gpu, _failed).items():
-            if multiply_adds and not suits(form.tiles, problem.M, 8):
+        for form, reached in _of_float64(kind, gpu, _failed).items():
+            if suits(form.tiles, M, 16):
+                ways.append((form, reached, [1, *parts_of(form, problem, gpu, True)]))
+        if ways:
+            return ways
+    by_descriptors = tma_pays(problem, gpu)
+    if by_descriptors:
+        for form, reached in _of_gluon(kind, gpu, _failed).items():
+            if multiply_adds and not suits(form.tiles, M, 8):
                 continue
-            if form.TURNED and not form.tiles.BLOCK_M // 2 < problem.M <= MOST_ROWS:
+            if form.TURNED and not form.tiles.BLOCK_M // 2 < M <= MOST_ROWS:
                 continue
-            speeds |= dict.fromkeys((form, *split(form, problem, gpu, multiply_adds)), each)
-        if speeds and (problem.kernels == "gluon" or multiply_adds):
-            return speeds
-        speeds |= _of_tma(problem, gpu, constants)
-    usual = Configuration(False, tiles_for(problem, gpu, constants))
-    if not speeds or problem.M <= SMALL:
-        speeds[fitting(usual, problem, gpu) or _SMALLEST] = 0.0
+            parts = parts_of(form, problem, gpu, multiply_adds)
+            if not form.ALTERNATE:
+                ways.append((form, reached, [1, *parts]))
+                continue
+            ways.append((form, reached, WHOLE))
+            if parts:  # as in split
+                ways.append((form._replace(ALTERNATE=False), reached, parts))
+        if ways and (problem.kernels == "gluon" or multiply_adds):
+            return ways
+    constants = _measured.constants(gpu)
+    if by_descriptors:
+        tma = _of_tma(problem, gpu, constants)
+        ways += [(form, reached, WHOLE) for form, reached in tma.items()]
+    if not ways or M <= SMALL:
+        usual = Configuration(False, tiles_for(problem, gpu, constants))
+        ways.append((_fitting(usual, kind, gpu, _failed) or _SMALLEST, 0.0, WHOLE))
     if problem.dtype == torch.float64 or problem.precision == "tf32x3":
-        return speeds
-    if problem.M <= SMALL:
+        return ways
+    if M <= SMALL:
         columns = (SMALL, 2 * SMALL) if model.synchronous(problem) else (SMALL,)
         few = [usual._replace(tiles=usual.tiles._replace(BLOCK_N=each)) for each in columns]
-    elif problem.dtype == torch.float32 and problem.precision == "ieee":
+    elif multiply_adds:  # by descriptors they have ways already
         few = [usual]
     else:
         few = [Configuration(False, tiles).of_dtype(problem.dtype) for tiles in FEW_TILES]
     for wanted in few:
-        if (small := fitting(wanted, problem, gpu)) is not None:
-            speeds |= dict.fromkeys(split(small, problem, gpu), 0.0)
-    return speeds
+        small = _fitting(wanted, kind, gpu, _failed)
+        if small is not None and (parts := parts_of(small, problem, gpu)):
+            ways.append((small, 0.0, parts))
+    return ways
 
 
-def _of_any_size(problem: Problem, K: int = 0) -> Problem:
-    """The problem without its size. What fits does not depend on the size, so it is cached for this
-    problem, and not computed again for every new shape."""
-    return Problem(0, 0, K, *problem[3:])
+@functools.lru_cache(256)
+def _of_float64(kind: Problem, gpu: Gpu, failed: frozenset[Failed]) -> dict[Configuration, float]:
+    """The configurations for float64 that fit → the fraction of the peak of each loop."""
+    able = {Configuration(False, tiles): each for tiles, each in FLOAT64_TILES.items()}
+    return {form: each for form, each in able.items() if _fits(form, kind, gpu, failed)}
 
 
 @functools.lru_cache(256)
@@ -178,11 +205,13 @@ def parts_pay(problem: Problem, gpu: Gpu) -> bool:
     multiply-adds, which are no less accurate. With few rows the split takes most of it."""
     whole = problem._replace(precision="ieee")
     form = choose(whole, gpu)
-    reached = forms.FMA_FORMS.get(form._replace(SPLIT=1), 0.0)
+    one = form._replace(SPLIT=1)
+    reached = forms.FMA_FORMS.get(one, 0.0)
     chosen = _of_parts(problem, gpu)
     waves = cdiv(chosen.tiles_of(problem.M, problem.N), gpu.multiprocessors)
     in_parts = model.in_parts(problem, gpu, waves * forms.PARTS_FORMS.get(chosen, 1.0))
-    return in_parts < model.timed(whole, gpu)(form, reached)
+    (in_one,) = model.timed(whole, gpu)(one, reached, [form.SPLIT])
+    return in_parts < in_one
 
 
 def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
@@ -209,7 +238,7 @@ def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
 def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configuration, float]:
     """The configuration of gemm_tma_kernel whose waves cost least, if one fits."""
     K = constants.long if problem.K >= constants.long else 0  # all K of a kind share a cache entry
-    costs = _tma_costs(_of_any_size(problem, K), gpu, constants, _failed)
+    costs = _tma_costs(problem.of_any_size(K), gpu, constants, _failed)
 
     def waves(form: Configuration) -> int:
         return cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
@@ -229,16 +258,21 @@ def _tma_costs(
     """The configurations of gemm_tma_kernel that fit → the cost of a tile."""
     costs: dict[Configuration, float] = {}
     for row, cost in zip(TMA_TILES, constants.costs):
-        form = _fitting(row.for_problem(problem, constants), _of_any_size(problem), gpu, failed)
+        form = _fitting(row.for_problem(problem, constants), problem.of_any_size(), gpu, failed)
         if form is not None:
             costs.setdefault(form, cost)
     return costs
 
 
-def split(
-    form: Configuration, problem: Problem, gpu: Gpu, together: bool = False
-) -> list[Configuration]:
-    """The configuration with K split into different numbers of parts; none if its tiles fill the
+def split(form: Configuration, problem: Problem, gpu: Gpu) -> list[Configuration]:
+    """The configuration with K split into each of :func:`parts_of`. Then a program has one tile,
+    and so none to alternate."""
+    numbers = parts_of(form, problem, gpu)
+    return [form._replace(ALTERNATE=False, SPLIT=parts) for parts in numbers]
+
+
+def parts_of(form: Configuration, problem: Problem, gpu: Gpu, together: bool = False) -> list[int]:
+    """The numbers of parts into which K may be split; none if the configuration's tiles fill the
     GPU.
 
     By descriptors each multiprocessor gets one part, through pointers up to four. If programs wait
@@ -246,24 +280,30 @@ def split(
     several programs together reach the multiprocessor's peak (``together``); then parts of large
     tiles also fill the last wave.
     """
+    if form.tma and not form.gluon:
+        return []
     M, N, K, *_ = problem
-    tiles = form.tiles_of(M, N)
-    full = gpu.multiprocessors
+    rows, columns, depth, *_ = form.tiles
+    tiles, full = cdiv(M, rows) * cdiv(N, columns), gpu.multiprocessors
     if together or (not form.tma and model.synchronous(problem)):
         full *= model.RESIDENT
-    few = 0 < tiles < full and (form.gluon or not form.tma)
-    most = cdiv(K, form.tiles.BLOCK_K) // 2  # each part has at least two steps
+    most = cdiv(K, depth) // 2  # each part has at least two steps
+    wanted: tuple[int, ...] = ()
+    if 0 < tiles < full:
+        each = gpu.multiprocessors
+        wanted = (each // tiles,)
+        if together or not form.gluon:
+            wanted += (2 * each // tiles, 4 * each // tiles)
     if together:
         most = min(most, MOST)
-    wanted = (1,) if form.gluon and not together else (1, 2, 4)
-    parts = {programs * gpu.multiprocessors // tiles: None for programs in wanted if few}
-    if together and form.tiles.BLOCK_M == LARGEST and K >= LONG and tiles < 2 * full:
-        parts |= dict.fromkeys((2, 3, 4))
-    return [
-        form._replace(ALTERNATE=False, SPLIT=each)
-        for each in {min(part, most): None for part in parts}
-        if each > 1
-    ]
+        if rows == LARGEST and K >= LONG and tiles < 2 * full:
+            wanted += (2, 3, 4)
+    parts: list[int] = []
+    for each in wanted:
+        number = min(each, most)
+        if number > 1 and number not in parts:
+            parts.append(number)
+    return parts
 
 
 def suits(tiles: Tiles, M: int, least: int) -> bool:
@@ -326,7 +366,7 @@ def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Til
 def fitting(wanted: Configuration, problem: Problem, gpu: Gpu) -> Configuration | None:
     """The first of the wanted configuration and its smaller forms for which there is enough shared
     memory; None if there is none."""
-    return _fitting(wanted, _of_any_size(problem), gpu, _failed)
+    return _fitting(wanted, problem.of_any_size(), gpu, _failed)
 
 
 @functools.lru_cache(1024)

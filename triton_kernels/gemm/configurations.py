@@ -45,6 +45,11 @@ class Problem(NamedTuple):
         """Whether tensor cores multiply; if not, multiply-adds do."""
         return self.dtype != torch.float32 or self.precision != "ieee"
 
+    def of_any_size(self, K: int = 0) -> Problem:
+        """The problem without its size. What depends on the rest only is cached for it, and not
+        computed again for every new shape."""
+        return Problem(0, 0, K, *self[3:])
+
 
 class Tiles(NamedTuple):
     """The tiles of a launch, with its warps and stages."""

@@ -48,7 +48,7 @@ def launch(gemm: Gemm) -> None:
         problem = problem._replace(precision="ieee")
     multiply_adds = not problem.by_cores
     kernels = availability.kernels(gpu, out.device, multiply_adds)
-    problem = problem._replace(kernels=kernels)
+    problem = Problem(*problem[:7], kernels, _pitched(gemm.b, M))
     while True:
         chosen = choose(problem, gpu)
         if problem.kernels == "gluon" and not chosen.gluon:
@@ -81,6 +81,11 @@ def _is_faster_whole(problem: Problem, gpu: Gpu, device: torch.device) -> bool:
     return not parts_pay(problem._replace(kernels="any"), gpu)
 
 
+def _pitched(b: Tensor, M: int) -> bool:
+    """The ``pitched`` of a Problem. With more rows b is copied; in 16 bits alone it was measured."""
+    return M < PITCHED and b.element_size() == 2 and 2 * max(b.stride()) % 32 == 16
+
+
 def _kind(c: Tensor | None, out: Tensor) -> str:
     """The ``c`` of a Problem."""
     if c is None:
@@ -98,18 +103,19 @@ def by_descriptors(
     (a, a_t), (b, b_t), copied = _tma_operands(gemm.a, gemm.b, multiply_adds)
     waits = copied and _launch.overlaps(gemm_tma_kernel, gemm.out.device)
     bias, c, out, pre = gemm.bias, gemm.c, gemm.out, gemm.pre
+    # Not every Triton can import what is in Gluon.
+    if multiply_adds:
+        from triton_kernels.gemm.gluon.fma import launch as multiply_add
+
+        multiply_add(chosen, gemm, (a, b), (a_t, b_t), chosen.parts(K), waits)
+        return
     how = a_t, b_t, tma_writable(out)
     if chosen.gluon:
-        from triton_kernels.gemm.gluon import launch as gluon  # not every Triton can import it
+        from triton_kernels.gemm.gluon.launch import launch as multiply
 
         parts = chosen.parts(K)
-        if multiply_adds:
-            from triton_kernels.gemm.gluon import fma
-
-            fma.launch(chosen, gemm._replace(a=a, b=b), how[:2], parts, waits)
-            return
         programs = min(chosen.tiles_of(M, N) * parts, most)
-        gluon.launch(chosen, programs, gemm._replace(a=a, b=b), how, parts, waits)
+        multiply(chosen, programs, gemm, (a, b), how, parts, waits)
         return
     strides = gemm.strides
     kinds = _launch.kinds((shape, *strides))
@@ -225,13 +231,13 @@ def _tma_operands(
     So is b if its pitch makes loads slower and there are many of them. float32 matrices must be
     contiguous along K for the tensor cores. Multiply-adds take longer than any loads.
     """
-    (a, a_t), (b, b_t) = _by_rows(a), _by_rows(b)
+    (a, a_t, a_fits), (b, b_t, b_fits) = _by_rows(a), _by_rows(b)
     rows = a.shape[1 if a_t else 0]
     pitched = b.stride(0) * b.element_size() % 32 != 0 and rows >= PITCHED
     turned = (a_t, not b_t) if a.dtype == torch.float32 else (False, False)
     if multiply_adds:
         pitched, turned = False, (False, False)
-    copied = [turned[0] or not tma_compatible(a), turned[1] or pitched or not tma_compatible(b)]
+    copied = [turned[0] or not a_fits, turned[1] or pitched or not b_fits]
     if any(copied):
         wanted = zip((a, b), turned, copied)
         copies = iter(repacked(*((t, turn) for t, turn, copy in wanted if copy)))
@@ -245,10 +251,13 @@ def _tma_operands(
 PITCHED = 1280
 
 
-def _by_rows(matrix: Tensor) -> tuple[Tensor, bool]:
-    """The matrix, its transpose or a copy, whichever has rows of stride 1; and whether it is the
-    transpose."""
+def _by_rows(matrix: Tensor) -> tuple[Tensor, bool, bool]:
+    """The matrix, its transpose or a copy, whichever has rows of stride 1; whether it is the
+    transpose; and whether a descriptor can be of it."""
     row, column = matrix.stride()
-    if tma_compatible(matrix) or row != 1:
-        return (matrix, False) if column == 1 else (matrix.contiguous(), False)
-    return matrix.t(), True
+    by_columns = row == 1
+    if by_columns:
+        matrix = matrix.t()
+    elif column != 1:
+        matrix = matrix.contiguous()
+    return matrix, by_columns, tma_compatible(matrix)

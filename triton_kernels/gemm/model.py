@@ -17,8 +17,9 @@ times as long as the best, and 1.07 without both.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu, Peaks, peaks
@@ -59,50 +60,66 @@ def synchronous(problem: Problem) -> bool:
     return problem.K * problem.dtype.itemsize % 4 != 0
 
 
-def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[..., float]:
-    """A function that gives the seconds of a problem in a configuration, without the launch.
+def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[..., list[float]]:
+    """A function that gives the seconds of a problem in a configuration, without the launch, for
+    several numbers of parts into which K is split.
 
-    Its second argument is the fraction of the peak that the loop of a kernel by descriptors
-    reaches, or several programs together; 0 for others. ``loads`` and ``epilogue`` are factors of
-    the usual times of these. ``peak`` are the GPU's rates, if they are better known than by
-    :func:`peaks`.
+    Its arguments are the configuration, the fraction of the peak that the loop of a kernel by
+    descriptors reaches, or several programs together, 0 for others; and the numbers of parts.
+    ``loads`` and ``epilogue`` are factors of the usual times of these. ``peak`` are the GPU's
+    rates, if they are better known than by :func:`peaks`.
     """
     M, N, K, dtype, _, _, c, _, pitched = problem
     itemsize, multiprocessors, peak = dtype.itemsize, gpu.multiprocessors, peak or peaks(gpu)
     elements = M * K + K * N + M * N * (2 if c else 1)
     moved = elements * itemsize / (peak.bandwidth * MEMORY)
     addend = ADDEND if c else 1
-    by_cores = problem.by_cores
+    by_cores, kind = problem.by_cores, problem.of_any_size()
     pitch = PITCH if pitched else 1.0
     unaligned = UNALIGNED * 2 / itemsize if K * itemsize % 16 else 1.0
     step = STEP if by_cores and not synchronous(problem) else LONG_STEP
 
     def seconds(
-        form: Configuration, reached: float, loads: float = 1.0, epilogue: float = 1.0
-    ) -> float:
-        m, n, k, _, _, _ = form.tiles
-        parts = form.parts(K)
-        steps = cdiv(cdiv(K, k), parts)
-        waves = cdiv(cdiv(M, m) * cdiv(N, n) * parts, multiprocessors)
-        loaded = loads * pitch * steps * (min(m, M) + n) * k * itemsize
-        if reached and not (form.tma and by_cores):
-            busy = _together(form, reached, problem, gpu, steps, waves)
-        elif form.tma:
+        form: Configuration,
+        reached: float,
+        numbers: Sequence[int],
+        loads: float = 1.0,
+        epilogue: float = 1.0,
+    ) -> list[float]:
+        tma, (m, n, k, _, warps, _) = form.tma, form.tiles
+        tiles, depth = cdiv(M, m) * cdiv(N, n), cdiv(K, k)
+        together = reached and not (tma and by_cores)
+        if together:
+            at_once, rate = _resident(form, kind, gpu), PEAKS[itemsize] * reached
+        elif tma:
             flops = peak.flops * reached * 2 / itemsize  # tf32 at half the speed
-            multiplied = steps * 2 * m * n * k * multiprocessors / flops
-            loop = max(multiplied, loaded / BY_DESCRIPTORS)
             last = m * n * EPILOGUE * epilogue * addend
-            if form.ALTERNATE:  # all epilogues but the last overlap with products
-                busy = waves * max(loop, (loop + last) / 2) + last
+        times = []
+        for parts in numbers:
+            steps = cdiv(depth, parts)
+            waves = cdiv(tiles * parts, multiprocessors)
+            if together:
+                alone = (steps * k + LEAD) * 2 * m * n / rate
+                busy = _together(alone, warps, waves, at_once)
+            elif tma:
+                multiplied = steps * 2 * m * n * k * multiprocessors / flops
+                loaded = loads * pitch * steps * (min(m, M) + n) * k * itemsize
+                loop = max(multiplied, loaded / BY_DESCRIPTORS)
+                if form.ALTERNATE:  # all epilogues but the last overlap with products
+                    busy = waves * max(loop, (loop + last) / 2) + last
+                else:
+                    busy = waves * (loop + last)
             else:
-                busy = waves * (loop + last)
-        else:
-            loop = loaded / THROUGH_POINTERS * unaligned
-            if not by_cores:
-                loop = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD)
-            busy = max(waves * loop, cdiv(waves, RESIDENT) * steps * step)
-        meeting = MEETING + parts * m * n * max(4, itemsize) / ADDING if parts > 1 else 0.0
-        return math.hypot(busy, moved) + meeting
+                loaded = loads * pitch * steps * (min(m, M) + n) * k * itemsize
+                loop = loaded / THROUGH_POINTERS * unaligned
+                if not by_cores:
+                    loop = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD)
+                busy = max(waves * loop, cdiv(waves, RESIDENT) * steps * step)
+            time = math.hypot(busy, moved)
+            if parts > 1:
+                time += MEETING + parts * m * n * max(4, itemsize) / ADDING
+            times.append(time)
+        return times
 
     return seconds
 
@@ -120,17 +137,19 @@ def in_parts(problem: Problem, gpu: Gpu, tiles: float) -> float:
     return SPLIT + 2 * operands + math.hypot(busy, operands + result)
 
 
-def _together(
-    form: Configuration, reached: float, problem: Problem, gpu: Gpu, steps: int, programs: int
-) -> float:
-    """The seconds of so many programs on one multiprocessor, each of so many steps. As many run at
-    once as have shared memory."""
-    m, n, k, _, warps, _ = form.tiles
-    at_once = gpu.shared_memory // form.shared_memory(problem, gpu.capability)
-    alone = (steps * k + LEAD) * 2 * m * n / (PEAKS[problem.dtype.itemsize] * reached)
+def _together(alone: float, warps: int, programs: int, at_once: int) -> float:
+    """The seconds of so many programs on one multiprocessor, of which ``at_once`` run at the same
+    time. At the full rate one takes ``alone`` seconds for each."""
     rounds, rest = divmod(programs, at_once)
     busy = 0.0
     for number, times in ((at_once, rounds), (rest, 1)):
-        if number:
+        if number and times:
             busy += times * (ROUND + number * alone * max(1.0, BUSY / (number * warps)) ** LESS)
     return busy
+
+
+@functools.lru_cache(1024)
+def _resident(form: Configuration, kind: Problem, gpu: Gpu) -> int:
+    """How many programs have shared memory on one multiprocessor at once, of a problem of any
+    size."""
+    return gpu.shared_memory // form.shared_memory(kind, gpu.capability)

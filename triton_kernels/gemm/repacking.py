@@ -13,7 +13,7 @@ from torch import Tensor
 
 from triton_kernels import _launch
 from triton_kernels._counts import cdiv
-from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
 from triton_kernels._scalars import multiple
 
 PITCH = 128  # bytes; pitches of copies are multiples of this
@@ -70,29 +70,32 @@ def repack_kernel(
 def repacked(*matrices: tuple[Tensor, bool]) -> list[Tensor]:
     """Copies of one or two matrices, each given with whether to copy its transpose. The rows of the
     matrices and of the copies have stride 1; those of the copies start at multiples of PITCH."""
+    first, _ = matrices[0]
     copies: list[Tensor] = []
     arguments: list[Any] = []
+    hows: list[tuple[Any, ...]] = []
+    kinds: list[int] = []
+    programs = 0
     for matrix, turned in matrices:
         rows, columns = matrix.shape[::-1] if turned else matrix.shape
-        step = PITCH // matrix.element_size()
-        room = (rows, cdiv(columns, step) * step)
-        copy = _launch.workspace(room, matrix.dtype, matrix.device)
-        arguments += [matrix, copy, (*matrix.shape, matrix.stride(0), copy.stride(0))]
+        step = PITCH // first.element_size()
+        pitch = cdiv(columns, step) * step
+        copy = _launch.workspace((rows, pitch), first.dtype, first.device)
         copies.append(copy.narrow(1, 0, columns))
-    first, _ = matrices[0]
-    if len(matrices) == 1:
-        arguments += [None, None, (0, 0, 0, 0)]
-    keys = tuple(map(specialization_key, (*arguments[:2], *arguments[3:5])))
-    sizes, turns = (arguments[2], arguments[5]), (*[turned for _, turned in matrices], False)
-    programs, hows = 0, []
-    for size, turned in zip(sizes, turns):
+        size = (*matrix.shape, matrix.stride(0), pitch)
+        arguments += [matrix, copy, size]
         unit = math.gcd(*size[1:3], 16 // first.element_size())
         tile = (SIDE, SIDE) if turned else (8, COLUMNS)
         if unit == 1 and not turned:
             tile = (2, COLUMNS)  # small, because elements are loaded one by one
         hows.append((unit, *tile, turned))
+        kinds += map(divisibility, size)
         programs += cdiv(size[0], tile[0]) * cdiv(size[1], tile[1])
-    prepared = _prepared(tuple(hows), _launch.kinds(sizes), keys)
+    if len(matrices) == 1:
+        arguments += [None, None, (0, 0, 0, 0)]
+        hows.append((1, 8, COLUMNS, False))
+    keys = tuple(map(specialization_key, (*arguments[:2], *arguments[3:5])))
+    prepared = _prepared(tuple(hows), tuple(kinds), keys)
     prepared(first.device, *arguments, grid=(programs, 1, 1))
     return copies
 

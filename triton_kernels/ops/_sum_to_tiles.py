@@ -86,7 +86,8 @@ def tile_of(sums: Sums, x_key: tuple[torch.dtype, bool]) -> Tile:
 
 def _nearest(dims: Dims) -> float:
     """The smallest nonzero stride in x; infinity if there is none."""
-    return min([stride for _, stride, _ in dims if stride], default=math.inf)
+    strides = [stride for _, stride, _ in dims if stride]
+    return min(strides) if strides else math.inf
 
 
 def tile_of_parts(sums: Sums, compute: torch.dtype) -> Tile:

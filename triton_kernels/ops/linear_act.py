@@ -112,7 +112,7 @@ def _run(
             f"{tuple(x.shape)} and {tuple(weight.shape)}"
         )
     shape = (*x.shape[:-1], weight.shape[0])
-    rows, columns = x.reshape(x.shape[:-1].numel(), x.shape[-1]), weight.t()
+    rows, columns = _in_rows(x), weight.t()
     result, pre = gemm_bias_act.run(
         op,
         rows,
@@ -132,14 +132,22 @@ def _run(
     return unrolled(result, shape) if out is None else out, unrolled(pre, shape)
 
 
+def _in_rows(x: Tensor) -> Tensor:
+    """x […, I] as [M, I]."""
+    return x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
+
+
 def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 def _product(x: Any, weight: Any, bias: Any, act: str, precision: str) -> Product:
     """The call as a matrix product."""
-    shape = (x.shape[:-1].numel(), x.shape[-1])
-    rows = x.reshape(shape) if isinstance(x, Tensor) else TensorMeta(torch.Size(shape), x.dtype)
+    if isinstance(x, Tensor):
+        rows: Tensor | TensorMeta = _in_rows(x)
+    else:
+        shape = x.shape[:-1].numel(), x.shape[-1]
+        rows = TensorMeta(torch.Size(shape), x.dtype)
     if isinstance(weight, Tensor):
         columns: Tensor | TensorMeta = weight.t()
     else:

@@ -15,6 +15,7 @@ pass adds them.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from triton_kernels import _arguments, _elementwise, _launch
 from triton_kernels._counts import cdiv
-from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
 from triton_kernels._operator import Gradient, Operator, TensorMeta
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import as_argument, scalar_value
@@ -202,11 +203,11 @@ def _launch_sum_to(
 ) -> Tensor:
     op = "sum_to"
     x = _arguments.tensor(op, "x", x, DTYPES)
-    dtype = _arguments.floating_dtype(op, "dtype", dtype, x.dtype)
+    dtype = x.dtype if dtype is None else _arguments.floating_dtype(op, "dtype", dtype, x.dtype)
     shape = _checked_shape(x, shape)
     compute = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
     factor = _arguments.number(op, "factor", factor, compute)
-    if torch.is_grad_enabled():
+    if x.requires_grad and torch.is_grad_enabled():
         _arguments.refuse_gradients(op, _arguments.NO_GRADIENT_WITH_OUT, [("x", x)])
     _launch.check_device(op, x.device, sum_kernel)
     if out is None:
@@ -219,9 +220,10 @@ def _launch_sum_to(
 
 
 def _checked_shape(x: Tensor, shape: Any) -> torch.Size:
-    sizes = _arguments.sizes("sum_to", "shape", shape)
-    aligned = zip(reversed(sizes), reversed(x.shape))
-    if len(sizes) > x.dim() or any(size not in (1, full) for size, full in aligned):
+    sizes = shape if type(shape) is torch.Size else _arguments.sizes("sum_to", "shape", shape)
+    missing = len(x.shape) - len(sizes)
+    others = [size for size, full in zip(sizes, x.shape[missing:]) if size != full]
+    if missing < 0 or others.count(1) < len(others):
         raise RuntimeError(
             f"sum_to(): the shape {tuple(sizes)} does not broadcast to that of 'x' {tuple(x.shape)}"
         )
@@ -291,21 +293,18 @@ def _passes(
 ) -> tuple[tuple[int, int], _Pass, _Pass | None]:
     """The shape of the partial sums, the pass that stores them and the pass that adds them. With
     one pass the last is None."""
-    missing = len(x_shape) - len(out_shape)
+    missing, results = len(x_shape) - len(out_shape), math.prod(out_shape)
     shape, strides = (1,) * missing + tuple(out_shape), (0,) * missing + out_strides
     dims = list(zip(shape, x_shape, x_strides, strides))
     kept = _elementwise.coalesced([(n, xs, os) for m, n, xs, os in dims if m == n])
     reduced = _elementwise.coalesced([(n, xs, 0) for m, n, xs, os in dims if m != n])
-    sums = Sums.of(kept, reduced)
+    sums = Sums(kept, reduced, results, math.prod(x_shape) // results)
     if kept[1:] and reduced[1:] and (inner := tiles.within(sums, x_key[0])) is not None:
         return _rows_first(sums, inner, x_key, compute)
-    tile, results = tiles.tile_of(sums, x_key), sums.results
+    tile = tiles.tile_of(sums, x_key)
     parts = tiles.parts_of(sums, tile)
     if parts == 1:
         return (1, results), _pass(sums, 1, tile, compute), None
-    dense = [1]
-    for size, *_ in kept:
-        dense.append(dense[-1] * size)
     rows = tiles.rows_at_once(sums, *x_key)
     if rows > 1:  # a wider matrix: the second pass adds its columns of one result
         width, height = rows * results, cdiv(sums.addends, rows)
@@ -315,13 +314,29 @@ def _passes(
         limit = results * sums.addends if sums.addends % rows else None
         leaving = _pass(first, parts, tile, compute, limit)
     else:
-        partial: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, dense)]
+        partial: Dims = [(n, xs, at) for (n, xs, _), at in zip(kept, _dense(kept))]
         leaving = _pass(sums._replace(kept=partial), parts, tile, compute)
     parts = leaving.grid[1] * rows
-    rest = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, dense)])
+    return (parts, results), leaving, _adding(tuple(kept), results, parts, compute)
+
+
+def _dense(kept: Sequence[tuple[int, ...]]) -> list[int]:
+    """The strides of partial sums of these dimensions, which lie densely."""
+    strides = [1]
+    for size, *_ in kept:
+        strides.append(strides[-1] * size)
+    return strides
+
+
+@functools.lru_cache(REMEMBERED)
+def _adding(
+    kept: tuple[tuple[int, ...], ...], results: int, parts: int, compute: torch.dtype
+) -> _Pass:
+    """The pass that adds partial sums. It is cached apart, because sums of many shapes have as many
+    parts."""
+    rest = _elementwise.coalesced([(n, at, os) for (n, _, os), at in zip(kept, _dense(kept))])
     second = Sums(rest, [(parts, results, 0)], results, parts)
-    adding = _pass(second, 1, tiles.tile_of_parts(second, compute), compute)
-    return (parts, results), leaving, adding
+    return _pass(second, 1, tiles.tile_of_parts(second, compute), compute)
 
 
 def _rows_first(
@@ -361,19 +376,19 @@ def _pass(
     reach = max(reach, addends + part) + tile.STAGES * tile.BLOCK_K * tile.BLOCK_R
     kept_sizes, kept_strides, out_strides = zip(*kept)
     reduced_sizes, reduced_strides, _ = zip(*reduced)
-    rest = (
-        results // units[0],
-        addends // units[1],
-        part,
-        limit,
+    counts = results // units[0], addends // units[1], part
+    sizes = (
         _divided(kept_sizes, units[0], 1),
         _divided(kept_strides, units[1], units[0] * units[1]),
         _divided(out_strides, 1, out_unit),
         _divided(reduced_sizes, units[1], 1),
         _divided(reduced_strides, units[0], units[0] * units[1]),
     )
+    # As _launch.kinds gives them, which asks each for its type first.
+    first, *others = [tuple(map(divisibility, each)) for each in (counts, *sizes)]
+    kinds = *first, *_launch.kinds((limit,)), *others
     how = _How(compute, reach >= 2**31, (*units, out_unit), tile)
-    return _Pass(how, grid, rest, _launch.kinds(rest))
+    return _Pass(how, grid, (*counts, limit, *sizes), kinds)
 
 
 @functools.lru_cache(REMEMBERED)

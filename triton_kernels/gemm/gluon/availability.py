@@ -144,15 +144,16 @@ def _self_test(device: torch.device, multiply_adds: bool) -> str:
 
 def _launch_test(gemm: Gemm, multiply_adds: bool) -> None:
     """Launch a test product of a and of b's transpose."""
+    operands = gemm.a, gemm.b
     if multiply_adds:
         from triton_kernels.gemm.gluon import fma
 
-        fma.launch(next(iter(FMA_FORMS)), gemm, (False, True), 2, False)
+        fma.launch(next(iter(FMA_FORMS)), gemm, operands, (False, True), 2, False)
     else:
         from triton_kernels.gemm.gluon import launch
 
         form = next(form for form in FORMS if form.ALTERNATE)
-        launch.launch(form, 2, gemm, (False, True, True))
+        launch.launch(form, 2, gemm, operands, (False, True, True))
 
 
 def _integers(rows: int, columns: int, device: torch.device) -> torch.Tensor:

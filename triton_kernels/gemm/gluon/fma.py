@@ -6,9 +6,10 @@ import functools
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from triton_kernels import _launch
-from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.arguments import Gemm
@@ -22,24 +23,30 @@ ROUNDED = 64, 192  # terms that are added one after the other; the second is for
 
 
 def launch(
-    chosen: Configuration, gemm: Gemm, how: tuple[bool, bool], parts: int, waits: bool
+    chosen: Configuration,
+    gemm: Gemm,
+    operands: tuple[Tensor, Tensor],
+    how: tuple[bool, bool],
+    parts: int,
+    waits: bool,
 ) -> None:
     """Launch the kernel.
 
     Args:
         chosen: the configuration.
-        gemm: the arguments; a and b are transposes if A_T and B_T say so.
+        gemm: the arguments.
+        operands: a and b, or their copies; transposes if A_T and B_T say so.
         how: (A_T, B_T).
         parts: the number of parts of K.
         waits: whether the launch just before writes a or b, and may still run.
     """
-    a, b, c, out, pre = gemm.a, gemm.b, gemm.c, gemm.out, gemm.pre
+    (a, b), c, out, pre = operands, gemm.c, gemm.out, gemm.pre
     bias = None if gemm.bias is None else gemm.bias.contiguous()
     m, n, k, *_ = tiles = chosen.tiles
     shape = *out.shape, a.shape[0 if how[0] else 1]
     strides = (0, 0) if c is None else c.stride(), out.stride()
     keys = tuple(map(specialization_key, (bias, c, out, pre)))
-    kinds = _launch.kinds((*shape, *strides, parts))
+    kinds = tuple(map(divisibility, (*shape, *strides[0], *strides[1], parts)))
     prepared = _prepared(gemm.prefix, tiles, parts > 1, kinds, keys, gemm.act, how, waits)
     count = chosen.tiles_of(*out.shape)
     prepared(

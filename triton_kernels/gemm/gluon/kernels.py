@@ -151,6 +151,12 @@ def _bias(bias_ptr, first, size, LENGTH: gl.constexpr, LYING: gl.constexpr):
 
 
 @gluon.jit
+def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr, LYING: gl.constexpr):
+    """The bias of the columns of a block with this layout."""
+    return _bias(bias_ptr, n, N, COLUMNS, gl.SliceLayout(0, LYING))
+
+
+@gluon.jit
 def _store(
     out, buffer, part, m, n, size, strides,
     OUT_TMA: gl.constexpr, TURNED: gl.constexpr,
@@ -335,14 +341,12 @@ def _consume(
         if TURNED:
             bias = _bias(bias_ptr, m, M, ROWS, gl.SliceLayout(1, _accumulator(FIRST_N)))
         else:
-            bias = _bias(bias_ptr, n, N, FIRST_N, gl.SliceLayout(0, _accumulator(FIRST_N)))
+            bias = _bias_row(bias_ptr, n, N, FIRST_N, _accumulator(FIRST_N))
         if REST_N:
             if TURNED:
                 rest_bias = _bias(bias_ptr, m, M, ROWS, gl.SliceLayout(1, _accumulator(REST_N)))
             else:
-                rest_bias = _bias(
-                    bias_ptr, n + FIRST_N, N, REST_N, gl.SliceLayout(0, _accumulator(REST_N))
-                )
+                rest_bias = _bias_row(bias_ptr, n + FIRST_N, N, REST_N, _accumulator(REST_N))
             acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
             rest = gl.convert_layout(rest, _accumulator(REST_N), assert_trivial=True)
         else:
@@ -426,7 +430,6 @@ def gemm_gluon_kernel(
     may still run.
     """
     M, N, K = size
-    ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
     stages: gl.constexpr = [STAGES]
     a_buffer = gl.allocate_shared_memory(a_desc.dtype, stages + a_desc.block_shape, a_desc.layout)
     b_buffer = gl.allocate_shared_memory(b_desc.dtype, stages + b_desc.block_shape, b_desc.layout)
@@ -437,9 +440,8 @@ def gemm_gluon_kernel(
         )
     out_buffer = a_buffer  # never used as such
     if OUT_TMA:
-        out_buffer = gl.allocate_shared_memory(
-            out.dtype, [CONSUMERS] + out.block_shape, out.layout
-        )
+        consumers: gl.constexpr = [CONSUMERS]
+        out_buffer = gl.allocate_shared_memory(out.dtype, consumers + out.block_shape, out.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -473,10 +475,12 @@ def gemm_gluon_kernel(
             [
                 (_consume, (0, buffers, barriers, size, split, bias_ptr, c_ptr, c_strides,
                             scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
-                            CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                            CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+                            STAGES)),
                 (_consume, (1, buffers, barriers, size, split, bias_ptr, c_ptr, c_strides,
                             scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
-                            CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                            CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+                            STAGES)),
                 (_produce, (descs, buffers, barriers, size, split, loaded, A_T, B_T,
                             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             ],
@@ -488,7 +492,8 @@ def gemm_gluon_kernel(
             [
                 (_consume, (0, buffers, barriers, size, split, bias_ptr, c_ptr, c_strides,
                             scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
-                            CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                            CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+                            STAGES)),
                 (_produce, (descs, buffers, barriers, size, split, loaded, A_T, B_T,
                             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             ],

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from triton_kernels import _launch
-from triton_kernels._launch import REMEMBERED, Launch, specialization_key
+from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.arguments import Gemm
@@ -47,7 +47,7 @@ class Blocks:
 
 
 def tiles_of(chosen: Configuration) -> Tiles:
-    """The tiles of the product that the kernel computes: of bᵀ·aᵀ if the configuration is TURNED."""
+    """The tiles of the product that the kernel computes, which is bᵀ·aᵀ for TURNED."""
     tiles = chosen.tiles
     if not chosen.TURNED:
         return tiles
@@ -67,6 +67,7 @@ def launch(
     chosen: Configuration,
     programs: int,
     gemm: Gemm,
+    operands: tuple[Tensor, Tensor],
     how: How,
     parts: int = 1,
     waits: bool = False,
@@ -76,21 +77,22 @@ def launch(
     Args:
         chosen: the configuration.
         programs: their number.
-        gemm: the arguments; a and b are transposes if A_T and B_T say so.
+        gemm: the arguments.
+        operands: a and b, or their copies; transposes if A_T and B_T say so.
         how: (A_T, B_T, OUT_TMA).
         parts: the number of parts of K; each part of a tile is computed by one program.
         waits: whether the launch just before writes a or b, and may still run.
     """
-    a, b, c, out, pre = gemm.a, gemm.b, gemm.c, gemm.out, gemm.pre
+    (a, b), c, out, pre = operands, gemm.c, gemm.out, gemm.pre
     bias = None if gemm.bias is None else gemm.bias.contiguous()
     shape = *out.shape, a.shape[0 if how[0] else 1]
     strides = (0, 0) if c is None else c.stride(), out.stride()
     if chosen.TURNED:
-        M, N, K = shape
-        shape, strides = (N, M, K), tuple(each[::-1] for each in strides)
+        (M, N, K), (of_c, of_out) = shape, strides
+        shape, strides = (N, M, K), (of_c[::-1], of_out[::-1])
         a, b, how = b, a, (not how[1], not how[0], how[2])
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
-    kinds = _launch.kinds((*shape, *strides, parts))
+    kinds = tuple(map(divisibility, (*shape, *strides[0], *strides[1], parts)))
     prepared, blocks = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, how, waits)
     # Each consumer stores and adds only its own sums.
     consumers = chosen.tiles.num_warps // WARPS
