@@ -84,6 +84,8 @@ def coalesced(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Dimensions (size, stride of each operand), sorted innermost first, without those of size 1.
     Two neighbours become one if every operand goes through both with a single stride."""
     dims = [dim for dim in dims if dim[0] != 1]
+    if len(dims) < 2:
+        return dims
     dims.sort(key=lambda dim: dim[:0:-1])  # by the output's stride, the last in the tuple
     merged = dims[:1]
     for size, *strides in dims[1:]:

@@ -20,6 +20,7 @@ from compare.specs.products import (
     GLUON,
     GLUON_FMA,
     GLUON_PARTS,
+    GLUON_TURNED,
     HALVES,
     HUGE_COPY,
     HUGE_PARTS,
@@ -179,11 +180,17 @@ class GemmBiasAct(Product):
         ]
         if dtype == "float16":
             forms.append(("functional", 0, {}))
-        for i, ((M, N, K), multiprocessors) in enumerate(GLUON):
-            for j, (layout, fewer, options) in enumerate(forms):
-                how = {"multiprocessors": multiprocessors, "operands": operands[(i + j) % 3]}
-                shape = (M, N - fewer, K)
-                yield Case(self.name, dtype, shape, layout, "lattice", 0, {**options, **how})
+        turned: list[tuple[str, int, dict[str, Any]]] = [
+            ("functional", 0, {"alpha": 0.5, "bias": True, "act": "relu"}),
+            ("functional", 0, {"act": min(OF_PRE), "bias": True, "training": "pre"}),
+            ("strided", 3, {"bias": True}),
+        ]
+        for cuts, each in ((GLUON, forms), (GLUON_TURNED, turned)):
+            for i, ((M, N, K), multiprocessors) in enumerate(cuts):
+                for j, (layout, fewer, options) in enumerate(each):
+                    how = {"multiprocessors": multiprocessors, "operands": operands[(i + j) % 3]}
+                    shape = (M, N - fewer, K)
+                    yield Case(self.name, dtype, shape, layout, "lattice", 0, {**options, **how})
         if dtype == "bfloat16":  # an addend that float16 does not hold
             shape, multiprocessors = min(GLUON)
             how = {"multiprocessors": multiprocessors, "operands": "forward"}

@@ -104,6 +104,9 @@ GLUON: list[Cut] = [((390, 328, 4104), 2), ((130, 520, 3080), 2), ((322, 264, 15
 GLUON += [((130, 328, 520), 1), ((322, 72, 520), 2), ((130, 392, 2056), 2)]
 GLUON += [((130, 328, 3080), 2), ((580, 264, 520), 20), ((770, 328, 2056), 10), ((70, 168, 40), 3)]
 GLUON += [((130, 72, 1544), 12), ((390, 200, 4104), 24), ((70, 392, 3080), 12)]
+# Those that compute the transpose, of products without an addend; the last with K in parts.
+GLUON_TURNED: list[Cut] = [((202, 200, 40), 6), ((418, 200, 520), 6), ((266, 536, 1032), 6)]
+GLUON_TURNED += [((514, 200, 40), 6), ((130, 592, 4104), 20)]
 # Those of its kernel for "f16x3": several tiles of each form, with even and odd numbers of steps.
 GLUON_PARTS: list[Cut] = [((250, 380, 200), 2), ((130, 250, 136), 3), ((130, 130, 264), 5)]
 # And of its kernel by multiply-adds: each form whole and with K in parts, with sums that are longer

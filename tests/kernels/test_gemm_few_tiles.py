@@ -49,7 +49,6 @@ def problem(M: int, N: int, K: int, kernels: str = "any") -> Problem:
         ((35, 1344, 6912), 64, 32, range(120, 300)),
         ((200, 4096, 14336), 128, 128, range(128, 129)),
         ((100, 4096, 14336), 64, 128, range(128, 129)),
-        ((67, 4096, 10432), 64, 128, range(128, 129)),
         # Each step is waited for, so that four programs a multiprocessor are better than two.
         ((1, 4097, 4097), 16, 32, range(250, 530)),
         ((1, 10933, 7031), 16, 64, range(340, 530)),

@@ -20,7 +20,7 @@ from triton.compiler.errors import CompilationError
 import triton_kernels
 from compare.compiling import walk
 from compare.ops import SPECS
-from compare.specs.products import GLUON
+from compare.specs.products import GLUON, GLUON_TURNED
 from triton_kernels import _launch
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose, gluon, launch
@@ -71,10 +71,64 @@ def test_what_was_the_fastest_on_an_h200(
     assert (chosen.tiles[:2] if chosen.gluon else None) == tiles
 
 
+@pytest.mark.parametrize(
+    ("M", "N", "K", "tiles", "parts"),
+    [
+        (316, 13728, 15776, (160, 256), 1),
+        (191, 15872, 4544, (192, 128), 1),
+        (140, 12480, 9408, (160, 128), 1),
+        (94, 13248, 6528, (96, 128), 1),
+        (166, 6152, 9056, (192, 128), 2),
+    ],
+)
+def test_some_hundred_rows_are_computed_as_the_transpose(
+    M: int, N: int, K: int, tiles: tuple[int, int], parts: int
+) -> None:
+    """Where it was the fastest on an H200, or nearly so. Not with an addend, nor in tf32."""
+    asked = problem(M, N, K, pitched=N % 16 != 0)
+    chosen = choose(asked, H200)
+    assert chosen.TURNED
+    assert (chosen.tiles[:2], chosen.SPLIT) == (tiles, parts)
+    assert not choose(asked._replace(c="even"), H200).TURNED
+    assert not choose(problem(M, N, K, F32, precision="tf32"), H200).TURNED
+
+
+def test_a_slow_pitch_speaks_for_tiles_that_load_less() -> None:
+    for shape, tiles in (((166, 6152, 9056), (192, 128)), ((500, 9856, 872), (128, 160))):
+        assert choose(problem(*shape), H200).tiles[:2] != tiles
+        assert choose(problem(*shape, pitched=True), H200).tiles[:2] == tiles
+
+
+def test_which_products_are_pitched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose b, or whose b's transpose, has rows at odd multiples of 16 bytes and is not
+    copied."""
+    asked: list[Problem] = []
+
+    def noted(problem: Problem, gpu: Gpu) -> Configuration:
+        asked.append(problem)
+        return choose(problem, gpu)
+
+    monkeypatch.setattr(launch, "choose", noted)
+    with compiling(90):
+        for M, N, K, by_columns in (
+            (200, 328, 264, True),
+            (200, 328, 264, False),
+            (200, 320, 264, False),
+            (200, 328, 256, True),
+            (launch.PITCHED, 328, 264, True),
+            (200, 333, 267, True),
+        ):
+            triton_kernels.gemm_bias_act(operand(M, K, False), operand(K, N, by_columns))
+        x, weight = operand(200, 260, False, F32), operand(328, 260, False, F32)
+        triton_kernels.linear_act(x, weight, act="relu", precision="tf32")
+    assert [each.pitched for each in asked] == [True, True, False, False, False, False, False]
+
+
 def test_every_form_is_chosen_for_some_problem() -> None:
     drawn = (p.problem._replace(kernels="any") for p in walk.products())
     found = {form for each in drawn if (form := choose(each, H200)).gluon}
-    every = {form.of_dtype(dtype) for dtype in (BF16, F32) for form in FORMS} | {*FMA_FORMS}
+    every = {form for form in FORMS if form.TURNED} | {*FMA_FORMS}
+    every |= {f.of_dtype(dtype) for dtype in (BF16, F32) for f in FORMS if not f.TURNED}
     assert {form for form in found if form.SPLIT == 1} == every
 
 
@@ -108,30 +162,32 @@ def test_few_multiprocessors_or_little_memory() -> None:
 def test_the_check_reaches_every_form() -> None:
     """By the shapes and multiprocessors that stand for Gluon: several tiles each way, with tails,
     most of them several a program; K in parts by one consumer and by two, and in tiles whose
-    columns are no power of two. Cases have three columns less, too, and an addend."""
+    columns are no power of two. Cases have three columns less, too, and an addend, except those
+    that compute the transpose."""
     several, parts = 0, set()
-    for dtype in (HALF, BF16, F32):
+    for dtype, turned in ((HALF, False), (BF16, False), (F32, False), (HALF, True), (BF16, True)):
         reached = set()
-        for (M, N, K), multiprocessors in GLUON:
+        for (M, N, K), multiprocessors in GLUON_TURNED if turned else GLUON:
             precision = "tf32" if dtype == F32 else "ieee"
-            asked = problem(M, N, K, dtype=dtype, kernels="gluon", precision=precision)
+            c = "even" if dtype != F32 and not turned else ""
+            asked = problem(M, N, K, dtype=dtype, kernels="gluon", precision=precision, c=c)
             gpu = H200._replace(multiprocessors=multiprocessors)
             form = choose(asked, gpu)
-            cases = [asked._replace(c="even"), asked._replace(N=N - 3, c="even")]
-            for case in cases if dtype != F32 else ():
-                assert choose(case, gpu).tiles[:4] == form.tiles[:4]
+            if dtype != F32:
+                assert choose(asked._replace(N=N - 3), gpu).tiles[:4] == form.tiles[:4]
             several += form.tiles_of(M, N) > 2 * multiprocessors
             rows, columns = -(-M // form.tiles.BLOCK_M), -(-N // form.tiles.BLOCK_N)
             assert rows > 1 < columns != rows
             assert M % form.tiles.BLOCK_M
             assert N % form.tiles.BLOCK_N
             if form.SPLIT > 1:
-                parts.add((form.tiles.num_warps // 4, form.tiles.BLOCK_N))
+                parts.add((form.tiles.num_warps // 4, *form.tiles[:2], form.TURNED))
             else:
                 reached.add(form)
-        assert reached == {form.of_dtype(dtype) for form in FORMS}
+        assert reached == {form.of_dtype(dtype) for form in FORMS if form.TURNED == turned}
     assert several >= 24
-    assert parts == {(1, 64), (1, 160), (2, 128)}
+    assert {(warps, columns) for warps, _, columns, _ in parts} == {(1, 64), (1, 160), (2, 128)}
+    assert (2, 96, 128, True) in parts
 
 
 # ---- the kernel, compiled ----

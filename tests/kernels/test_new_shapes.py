@@ -46,16 +46,16 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], int
     "add": (tk.add, lambda n: (rows(n, 112), rows(n, 112)), 50),
     "add of a row": (tk.add, lambda n: (rows(n, 128), rows(1, 128)[0]), 50),
     "add of a column": (tk.add, lambda n: (rows(n, 144), rows(n, 1)), 190),
-    "add of a transposed": (tk.add, lambda n: (rows(n, 160), rows(160, n).t()), 280),
-    "sum_to of rows": (tk.sum_to, lambda n: (rows(n, 1024), (n, 1)), 146),
-    "sum_to of columns": (tk.sum_to, lambda n: (rows(n, 1024), (1024,)), 152),
+    "add of a transposed": (tk.add, lambda n: (rows(n, 160), rows(160, n).t()), 286),
+    "sum_to of rows": (tk.sum_to, lambda n: (rows(n, 1024), (n, 1)), 149),
+    "sum_to of columns": (tk.sum_to, lambda n: (rows(n, 1024), (1024,)), 155),
     "sum_to in two passes": (tk.sum_to, lambda n: (rows(n + 4000, 256), (256,)), 201),
     "gemm_bias_act": (
         lambda x, weight, bias: tk.gemm_bias_act(x, weight.t(), bias, act="relu"),
         lambda n: layer(n, 128, 256, F32),
         318,
     ),
-    "linear_gelu by descriptors": (tk.linear_gelu, lambda n: layer(n, 128, 256, BF16), 298),
+    "linear_gelu by descriptors": (tk.linear_gelu, lambda n: layer(n, 128, 256, BF16), 302),
     "linear_gelu, copied": (tk.linear_gelu, lambda n: layer(n, 129, 255, BF16), 366),
 }
 
@@ -65,7 +65,7 @@ PRODUCT, OF_LAYER, _ = CALLS["gemm_bias_act"]
 IN_GLUON: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], int]] = {
     "gemm_bias_act": (PRODUCT, OF_LAYER, 336),
     "gemm_bias_act, copied": (PRODUCT, lambda n: layer(n, 129, 255, F32), 411),
-    "linear_gelu": (tk.linear_gelu, lambda n: layer(n, 128, 256, BF16), 476),
+    "linear_gelu": (tk.linear_gelu, lambda n: layer(n, 128, 256, BF16), 546),
 }
 
 

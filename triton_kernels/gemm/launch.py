@@ -82,7 +82,7 @@ def _is_faster_whole(problem: Problem, gpu: Gpu, device: torch.device) -> bool:
 
 
 def _pitched(b: Tensor, M: int) -> bool:
-    """The ``pitched`` of a Problem. With more rows b is copied; in 16 bits alone it was measured."""
+    """The ``pitched`` of a Problem. With more rows b is copied. Measured in 16 bits only."""
     return M < PITCHED and b.element_size() == 2 and 2 * max(b.stride()) % 32 == 16
 
 

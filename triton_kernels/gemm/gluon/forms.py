@@ -25,7 +25,7 @@ FORMS = {
     Configuration(True, Tiles(64, 128, 64, 8, 4, 8), 1, gluon=True): 0.65,
     Configuration(True, Tiles(64, 64, 128, 8, 4, 6), 1, gluon=True): 0.53,
     # Of the transpose: for some hundred rows with a large b.
-    Configuration(True, Tiles(96, 128, 64, 8, 8, 7), 3, gluon=True, TURNED=True): 0.60,
+    Configuration(True, Tiles(96, 128, 64, 8, 8, 7), 3, gluon=True, TURNED=True): 0.65,
     Configuration(True, Tiles(160, 128, 64, 8, 8, 5), 5, gluon=True, TURNED=True): 0.74,
     Configuration(True, Tiles(160, 256, 64, 8, 8, 4), 5, gluon=True, TURNED=True): 0.86,
     Configuration(True, Tiles(192, 128, 64, 8, 8, 5), 3, gluon=True, TURNED=True): 0.86,
