@@ -392,6 +392,7 @@ def _label(case: Case, launch: Launch) -> str:
     if "CONSUMERS" in config:
         words = ["gluon", "×".join(tile), f"w{4 * config['CONSUMERS']} s{config['STAGES']}"]
         words += ["alternate"] if launch.meta.get("ALTERNATE") else []
+        words += ["transpose"] if launch.meta.get("TURNED") else []
     elif "LANES_M" in config:
         words = ["gluon", "×".join(tile), f"w{config['num_warps']} s{config['STAGES']}"]
     elif "num_stages" not in config:  # no matrix product

@@ -107,6 +107,9 @@ GLUON += [((130, 72, 1544), 12), ((390, 200, 4104), 24), ((70, 392, 3080), 12)]
 # Those that compute the transpose, of products without an addend; the last with K in parts.
 GLUON_TURNED: list[Cut] = [((202, 200, 40), 6), ((418, 200, 520), 6), ((266, 536, 1032), 6)]
 GLUON_TURNED += [((514, 200, 40), 6), ((130, 592, 4104), 20)]
+# Products without an addend to compile, of the forms whose place the transpose takes in GLUON's.
+GLUON_PLAIN: list[Cut] = [((1030, 168, 520), 12), ((1030, 200, 40), 1), ((1030, 72, 40), 1)]
+GLUON_PLAIN += [((34, 200, 40), 1), ((34, 168, 40), 1), ((34, 72, 40), 1)]
 # Those of its kernel for "f16x3": several tiles of each form, with even and odd numbers of steps.
 GLUON_PARTS: list[Cut] = [((250, 380, 200), 2), ((130, 250, 136), 3), ((130, 130, 264), 5)]
 # And of its kernel by multiply-adds: each form whole and with K in parts, with sums that are longer
@@ -249,7 +252,7 @@ class Product(Spec):
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
         """Every form of Gluon's kernels. In tf32, where only the elements differ, some."""
-        cuts = {"": GLUON} if dtype in HALVES else {}
+        cuts = {"": GLUON + GLUON_TURNED + GLUON_PLAIN} if dtype in HALVES else {}
         if dtype == "float32":
             cuts = {"tf32": GLUON[::3], "f16x3": GLUON_PARTS, "ieee": GLUON_FMA}
         for precision, of_precision in cuts.items():

@@ -100,6 +100,8 @@ _OF_ROWS = Layout((ROWS,), (COLUMNS,)), Layout((COLUMNS,), (1,)), Layout((ROWS,)
 def _form(tensors: Sequence[Tensor], args: tuple[Any, ...]) -> _forms.Form | None:
     """The form of a sum of all rows or columns of a contiguous x, the first of the tensors, to the
     shape in ``args``. The other one is out, if it is given."""
+    if not isinstance(args[1], (tuple, list)):  # the checks refuse it, or take another type's sizes
+        return None
     for t in tensors:
         if not t.is_contiguous():
             return None

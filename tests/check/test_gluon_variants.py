@@ -15,7 +15,7 @@ from compare.checking import eager_rule
 from compare.checking.implementations import MODES, applies, implementations
 from compare.cli import app
 from compare.ops import SPECS
-from compare.specs.products import GLUON
+from compare.specs.products import GLUON, GLUON_TURNED
 from compare.timing import providers
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.gluon.forms import FMA_FORMS
@@ -80,8 +80,9 @@ def test_cases_that_both_kernels_take(
 
 def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with a full epilogue, and with a column and strided results; in float16 plain, too. Both
-    in every layout of the operands. One in bfloat16 has addends that float16 does not hold."""
-    spec, forms = SPECS["gemm_bias_act"], len(GLUON)
+    in every layout of the operands. One in bfloat16 has addends that float16 does not hold. Of the
+    transpose with a bias, with a pre-activation, and with strided results."""
+    spec, forms, turned = SPECS["gemm_bias_act"], len(GLUON), len(GLUON_TURNED)
     for dtype, plain, special in (("float16", forms, 0), ("bfloat16", 0, 1)):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         before = set(map(str, spec.cases(dtype, "quick")))
@@ -89,7 +90,10 @@ def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         more = [c for c in spec.cases(dtype, "quick") if str(c) not in before]
         cuts = [c for c in more if "operands" in c.options]
         added = Counter(c.options.get("c") for c in cuts)
-        assert added == Counter({"full": forms + special, "column": forms, None: plain})
+        assert added == Counter(
+            {"full": forms + special, "column": forms, None: plain + 3 * turned}
+        )
+        assert sum(c.options.get("training") == "pre" for c in cuts) == turned
         for c in ("full", "column"):
             layouts = {each.options["operands"] for each in cuts if each.options.get("c") == c}
             assert layouts == {"forward", "dgrad", "wgrad"}
@@ -122,7 +126,7 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
         patch.setattr(machine_code, "of_triton", lambda kernels, arch: [None] * len(kernels))
         found = {
             arch: [
-                (dtype, label.split()[1])
+                (dtype, label.split()[1] + " transpose" * ("transpose" in label.split()))
                 for dtype, label, _ in cross_compile._triton_kernels(SPECS["gemm_bias_act"], arch)
                 if label.startswith("gluon")
             ]
@@ -131,6 +135,7 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
     assert found["sm_100"] == []
     tiles = {"256×128×64", "128×192×64", "128×160×64", "128×128×64", "128×64×64"}
     tiles |= {"64×256×64", "64×192×64", "64×160×64", "64×128×64", "64×64×128"}
+    tiles |= {f"{tile}×64 transpose" for tile in ("128×96", "128×160", "128×192", "256×160")}
     every = set(itertools.product(("float16", "bfloat16"), tiles))
     wide = ("64×160×32", "64×192×32", "128×128×32", "256×128×32", "64×64×64")
     every |= {("float32/tf32", tile) for tile in wide}

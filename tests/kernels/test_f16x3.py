@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,7 @@ from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.choice import parts_pay
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.gluon.forms import PARTS_FORMS
+from triton_kernels.interpreter.cross_compile import compiling
 
 LAYOUTS = {  # a [M, K] and b [K, N]
     "forward": (False, True),
@@ -250,6 +252,19 @@ def test_cases_have_every_form_in_gluon() -> None:
         for shape, number in GLUON_PARTS
     }
     assert chosen == set(PARTS_FORMS)
+
+
+@pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
+)
+@pytest.mark.parametrize("form", PARTS_FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+def test_each_form_in_gluon_compiles(form: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "choose", lambda problem, gpu: form)
+    x, weight = torch.empty(304, 264, device="meta"), torch.empty(400, 264, device="meta")
+    with compiling(90) as launches:
+        tk.linear_act(x, weight, torch.empty(400, device="meta"), act="gelu", precision="f16x3")
+    assert "gemm_gluon_f16x3_kernel" in {each.kernel for each in launches}
+    assert {each.error for each in launches} == {None}
 
 
 def test_the_cheapest_waves_of_tiles() -> None:

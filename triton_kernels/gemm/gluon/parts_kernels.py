@@ -151,7 +151,7 @@ def _consume_parts(
         row = _bias_row(bias_ptr, n, N, BLOCK_N, lying)
         _finish(
             acc, row, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
-            bias_ptr is not None, ACT, OUT_TMA, PART_N,
+            bias_ptr is not None, ACT, OUT_TMA, False, PART_N,
         )  # fmt: skip
     if OUT_TMA:
         store_wait(0)
