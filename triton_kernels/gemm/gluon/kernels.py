@@ -173,11 +173,10 @@ def _store(
         store_tile(out, [n, m] if TURNED else [m, n], buffer)
     else:
         # A warp stores 32 neighbours, which is the best for unaligned rows.
-        lying: gl.constexpr = (
-            gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1])
-            if TURNED
-            else gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-        )
+        if TURNED:
+            lying: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1])
+        else:
+            lying: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
         part = gl.convert_layout(part.to(out.dtype.element_ty), lying)
         offsets, mask = _offsets(part, m, n, size, strides)
         gl.store(out + offsets, part, mask=mask)
