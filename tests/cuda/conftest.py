@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from cached import write_source
 from host_kernels import KERNELS
+from torch import Tensor
+
+from cuda_reference import _arguments
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +60,17 @@ def no_gpu() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: False)
         yield
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The op of every tensor that was checked from the beginning."""
+    seen: list[str] = []
+    check = _arguments.check_tensor
+
+    def noted(op: str, *rest: Any) -> Tensor:
+        seen.append(op)
+        return check(op, *rest)
+
+    monkeypatch.setattr(_arguments, "check_tensor", noted)
+    return seen

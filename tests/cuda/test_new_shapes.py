@@ -13,7 +13,7 @@ from torch import Tensor
 
 import cuda_reference as C
 from compare.checking.implementations import MODES
-from cuda_reference import _arguments, _build, _forms, _memory, _prepared
+from cuda_reference import _build, _forms, _memory, _prepared
 
 MODE = pytest.mark.parametrize("mode", ["cuda-host", "cuda-gpu"], indirect=True)
 pytestmark = pytest.mark.skipif(
@@ -25,20 +25,6 @@ SHAPES = [(3, 4), (4, 4), (2, 5), (7, 3), (1, 6), (6, 1), (1, 1), (2, 3, 4), (1,
 @pytest.fixture
 def device(mode: str) -> torch.device:
     return torch.device(MODES[mode][1])
-
-
-@pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The op of every tensor that was checked from the beginning."""
-    seen: list[str] = []
-    check = _arguments.check_tensor
-
-    def noted(op: str, *rest: Any) -> Tensor:
-        seen.append(op)
-        return check(op, *rest)
-
-    monkeypatch.setattr(_arguments, "check_tensor", noted)
-    return seen
 
 
 def whole(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -21,7 +21,6 @@ from torch.autograd import forward_ad
 import cuda_reference
 from compare.checking.implementations import MODES
 from cuda_reference import (
-    _arguments,
     _build,
     _gemm,
     _launch,
@@ -38,20 +37,6 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def device(mode: str) -> torch.device:
     return torch.device(MODES[mode][1])
-
-
-@pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The op of every tensor that was checked from the beginning."""
-    seen: list[str] = []
-    check = _arguments.check_tensor
-
-    def noted(op: str, *rest: Any) -> Tensor:
-        seen.append(op)
-        return check(op, *rest)
-
-    monkeypatch.setattr(_arguments, "check_tensor", noted)
-    return seen
 
 
 def again(call: Callable[[], Any], checks: list[str]) -> Any:

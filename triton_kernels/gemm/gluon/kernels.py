@@ -156,6 +156,14 @@ def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr, LYING: gl.constexpr):
     return _bias(bias_ptr, n, N, COLUMNS, gl.SliceLayout(0, LYING))
 
 
+@gluon.constexpr_function
+def _by_warps(turned):
+    """The layout in which a warp stores 32 neighbours, which is the best for unaligned rows."""
+    if turned:
+        return gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1])
+    return gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+
+
 @gluon.jit
 def _store(
     out, buffer, part, m, n, size, strides,
@@ -172,11 +180,7 @@ def _store(
         fence_async_shared()
         store_tile(out, [n, m] if TURNED else [m, n], buffer)
     else:
-        # A warp stores 32 neighbours, which is the best for unaligned rows.
-        if TURNED:
-            lying: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1])
-        else:
-            lying: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        lying: gl.constexpr = _by_warps(TURNED)
         part = gl.convert_layout(part.to(out.dtype.element_ty), lying)
         offsets, mask = _offsets(part, m, n, size, strides)
         gl.store(out + offsets, part, mask=mask)
