@@ -84,8 +84,8 @@ DRAWN = {
     "expanded grad": ("expanded", {"saved": "contiguous"}),
 }
 SHAPES = [(0, 5), (5, 0), (1, 1), (1, 300), (300, 1), (16, 256), (33, 129), (70, 257)]
-BUSY = 1 << 18  # partial sums of all programs of a kernel; of large matrices eight times as many
-LARGE = 1 << 24  # bytes
+BUSY = 1 << 18  # partial sums of all programs of a kernel
+SHARE, MOST = 1 << 24, 8  # of a larger matrix as many for each SHARE of its bytes, up to MOST times
 
 
 @in_one
@@ -195,7 +195,8 @@ class ActBackward(Spec):
         no more parts than keep a GPU busy. With one part the sums are the result."""
         M, N = arguments[0][0].shape
         parts = -(-M // 32)
-        busy = BUSY * (1 if M * N * case.torch_dtype.itemsize < LARGE else 8)
+        size = M * N * self.out_dtype(case).itemsize
+        busy = BUSY * max(1, min(MOST, size // SHARE))
         return 8 * min(parts * N, N + busy) if parts > 1 else 0
 
     def cut(self, arguments: Arguments) -> int | None:
