@@ -76,6 +76,10 @@ VECTORS = [
     ((2063, 65), "row"),  # all tiles but one row are whole
     ((280, 2, 60, 1), "gaps"),  # many addends in short rows
     ((1090, 1, 9, 3), "gaps"),
+    # Rows that begin anywhere, by whole vectors: in several steps, in one, in two.
+    ((265, 2046), "column"),
+    ((270, 4631), "column"),
+    ((281, 1031), "column"),
 ]
 BIG = 1 << 18  # elements; only layouts matter here, since roundings are those of smaller cases
 LARGE = [
@@ -89,6 +93,8 @@ LARGE = [
     ((40001, 96), "column"),
     ((4301, 517), "column"),  # rows with any alignment
     ((4301, 1201), "column"),
+    ((4301, 2213), "column"),
+    ((1201, 8197), "column"),
     (ROWS_FIRST, "gaps"),  # rows of results that are not adjacent
     ((30, 40, 17, 115), "gaps"),
     ((30, 900, 17, 96), "gaps"),
@@ -196,7 +202,7 @@ class SumTo(Spec):
             yield case(TWO_PASSES, to="row", out=out)
             yield case(TWO_PASSES, to="gaps", out=out)
             yield case((1, 16, 6, 40), to="gaps", out=out)
-        for shape in ((40, 2045), (515, 301)):  # rows that end within a vector
+        for shape in ((40, 2045), (515, 301), (267, 1285)):  # rows that end within a vector
             yield case(shape, "padded", to="column")
         for layout in cases.LAYOUTS[1:]:  # rows are mostly not adjacent
             yield case((2103, 65), layout, "integers", to="row")
@@ -260,12 +266,13 @@ class SumTo(Spec):
             yield Case(self.name, dtype, (rows, 256), options=self.default_options)
 
     def to_compile(self, dtype: str, options: Mapping[str, Any]) -> Iterator[Case]:
-        """Rows, columns, few addends of many results, a tall sum of two passes, strides, and an
-        index past 2³¹."""
+        """Rows, columns, few addends of many results, a tall sum of two passes, rows of odd length,
+        strides, and an index past 2³¹."""
         for to in ("row", "column"):
             yield Case(self.name, dtype, (4096, 4096), options={"to": to})
             yield Case(self.name, dtype, (4096, 4096), "padded", options={"to": to})
         yield Case(self.name, dtype, (8, 1 << 20), options={"to": "row"})
+        yield Case(self.name, dtype, (8192, 4095), options={"to": "column"})
         yield Case(self.name, dtype, (4096, 64, 64), options={"to": "gaps"})
         if dtype == "float32":
             yield Case(self.name, dtype, (1 << 16, 1 << 15), "padded", options={"to": "row"})

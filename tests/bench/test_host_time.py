@@ -118,6 +118,27 @@ def test_a_wrong_gradient_is_not_timed(clocked: Clocked) -> None:
     assert clocked.measure(clocked.spec(wrong), SEEN, effort=Effort(3, 2, 2, 2)).problems == {}  # type: ignore[union-attr]
 
 
+def test_gradients_are_judged_by_float64_where_torch_rounds_parts(clocked: Clocked) -> None:
+    """Torch's own may be further off in 16 bits than what a right result is allowed."""
+
+    class Rough(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return torch.square(x)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return 2 * x * grad * (1 if x.dtype == torch.float64 else 1.5)
+
+    spec = clocked.spec().changed(eager=clocked.function("eager", 10, Rough.apply))
+    row = clocked.measure(spec, TRAINING, effort=Effort(3, 2, 2, 2))
+    assert row is not None
+    assert row.problems == {}
+    assert set(row.times) == {"triton", "cuda", "eager"}
+
+
 def test_who_raises_in_the_middle_has_no_times(clocked: Clocked) -> None:
     calls = []
 

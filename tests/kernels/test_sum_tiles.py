@@ -23,11 +23,11 @@ def passes(
 ) -> list[tuple[int, ...]]:
     """BLOCK_K, BLOCK_R, STAGES, num_warps and the number of parts of each pass; ``across`` gets
     the programs of a part."""
-    names = "BLOCK_K", "BLOCK_R", "STAGES", "num_warps"
+    names = {"BLOCK_K": 1, "BLOCK_R": 0, "STAGES": 1, "num_warps": 0}  # row_sum_kernel lacks two
     found: list[tuple[int, ...]] = []
 
     def note(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
-        found.append((*(meta[name] for name in names), grid[1]))
+        found.append((*(meta.get(*name) for name in names.items()), grid[1]))
         if across is not None:
             across.append(grid[0])
 
@@ -98,7 +98,8 @@ WARP = (256, 4, 1, 1)
         (meta(3, 5000001), (5000001,), (512, 4, 1, 4)),
         (meta(4096, 4096), (4096, 1), (1, 1024, 1, 4)),  # along rows
         (meta(4096, 1024), (4096, 1), (2, 512, 1, 4)),
-        (meta(4095, 4095), (4095, 1), (1, 512, 1, 2)),
+        (meta(4095, 4095), (4095, 1), (1, 1024, 1, 2)),  # by whole vectors all the same
+        (meta(4095, 4095)[:4000, 1:], (4000, 1), (1, 512, 1, 2)),  # x is not aligned
         (meta(100000, 200), (100000, 1), (8, 256, 1, 2)),  # short ones: whole
         (meta(100000, 200, dtype=FLOAT), (100000, 1), (8, 256, 1, 4)),
         (meta(2**20, 3), (2**20, 1), (512, 1, 1, 4)),
@@ -112,16 +113,23 @@ WARP = (256, 4, 1, 1)
         (meta(2**17, 99, dtype=FLOAT), (2**17, 1), (32, 16, 1, 8)),
         (meta(2**17, 98, dtype=FLOAT), (2**17, 1), (32, 32, 1, 4)),
         (meta(100000, 201), (100000, 1), (32, 16, 1, 8)),  # by single elements
-        (meta(1000, 5609), (1000, 1), (1, 2048, 1, 8)),  # few rows: no smaller tiles
-        (meta(4000, 5609), (4000, 1), (1, 512, 1, 2)),
-        (meta(20000, 1151), (20000, 1), (2, 256, 1, 1)),
-        (meta(2000, 1151), (2000, 1), (1, 1024, 1, 4)),
-        (meta(20000, 1151, dtype=FLOAT), (20000, 1), (2, 256, 1, 1)),
+        (meta(1000, 5609), (1000, 1), (1, 2048, 1, 4)),
+        (meta(1000, 5609, dtype=DOUBLE), (1000, 1), (1, 2048, 1, 8)),  # few rows: no smaller tiles
+        (meta(4000, 5609, dtype=DOUBLE), (4000, 1), (1, 512, 1, 2)),
+        (meta(20000, 1151), (20000, 1), (1, 512, 1, 1)),
+        (meta(20000, 1152)[:, 1:], (20000, 1), (2, 256, 1, 1)),
+        (meta(2000, 1151), (2000, 1), (1, 512, 1, 1)),
+        (meta(2000, 1991), (2000, 1), (1, 1024, 1, 2)),
+        (meta(2000, 791), (2000, 1), (1, 1024, 1, 4)),
+        (meta(2000, 791, dtype=FLOAT), (2000, 1), (1, 1024, 1, 2)),
+        (meta(2000, 12001), (2000, 1), (1, 2048, 1, 4)),
+        (meta(20000, 1151, dtype=FLOAT), (20000, 1), (1, 2048, 1, 4)),
+        (meta(20000, 5151, dtype=FLOAT), (20000, 1), (1, 4096, 1, 8)),
         (meta(20000, 333), (20000, 1), (8, 64, 1, 4)),
         (meta(400, 200), (400, 1), (1, 256, 1, 4)),  # few: at once
         (meta(790, 12704), (790, 1), (1, 4096, 1, 8)),
         (meta(200, 7153), (200, 1), (1, 4096, 1, 16)),
-        (meta(600, 7153), (600, 1), (1, 2048, 1, 8)),
+        (meta(600, 7153), (600, 1), (1, 2048, 1, 4)),
         (meta(4864), (), (1, 4096, 1, 16)),
         (meta(33, 100000, 24, 1), (1, 100000, 1, 1), (256, 16, 1, 4)),  # short ones
         (meta(64, 256, 56, 56), (256, 1, 1), (1, 4096, 1, 8)),

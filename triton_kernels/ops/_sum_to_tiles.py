@@ -188,6 +188,25 @@ def _by_elements(sums: Sums, dtype: torch.dtype) -> Tile | None:
     return None
 
 
+def unaligned_rows(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None:
+    """The tile of row_sum_kernel, for addends that are adjacent: those of a result are a row that
+    begins anywhere, but x is aligned. BLOCK_K is 1. None: no such rows, or that is not faster."""
+    kept, reduced, results, addends = sums
+    if not aligned or dtype.itemsize > 4 or len(kept) != 1 or len(reduced) != 1:
+        return None
+    if _in_vectors(reduced, kept, dtype):
+        return None
+    narrow = dtype.itemsize == 2
+    most = 2**30 if results >= 2 * PROGRAMS else 16 * TILE
+    if results <= ALONE or not (2 * LONG if narrow else LONG) <= addends < most:
+        return None
+    if not narrow:
+        across = min(max(TILE // 2, next_power_of_2(addends)), 2 * TILE)
+        return Tile(1, across, num_warps=across // 512)
+    across = TILE if addends >= 2 * TILE else TILE // 2 if addends >= 3 * LONG else TILE // 4
+    return Tile(1, across, num_warps=across // 512, UNROLL=2)
+
+
 def _along_results(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None:
     """The tile where results are contiguous. None: too few results, and :func:`_any` is as good."""
     kept, reduced, results, addends = sums

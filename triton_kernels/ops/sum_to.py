@@ -32,6 +32,7 @@ from triton_kernels._operator import Gradient, Operator, TensorMeta
 from triton_kernels._placements import P, R, Rule, Shard, Sharding
 from triton_kernels._scalars import as_argument, scalar_value
 from triton_kernels.ops import _sum_to_tiles as tiles
+from triton_kernels.ops._row_sums import VECTOR, row_sum_kernel
 from triton_kernels.ops._sum_to_tiles import Dims, Sums, Tile
 
 __all__ = ["sum_to"]
@@ -272,11 +273,50 @@ class _How(NamedTuple):
     units: tuple[int, int, int]
     tile: Tile
 
+    def launch(self, kinds: tuple[Any, ...], waits: bool) -> Launch:
+        """The launch of sum_kernel for arguments of these kinds."""
+        kept_unit, reduced_unit, out_unit = self.units
+        *_, kept, _, _, reduced, _ = kinds
+        return Launch(
+            sum_kernel,
+            (),
+            C=_elementwise.compute_type(self.compute),
+            KEPT_NDIM=len(kept),
+            REDUCED_NDIM=len(reduced),
+            INDEX=tl.int64 if self.far else tl.int32,
+            KEPT_UNIT=kept_unit,
+            REDUCED_UNIT=reduced_unit,
+            **self.tile._asdict(),
+            OUT_UNIT=out_unit,
+            **_launch.waiting(waits),
+        )
+
+
+class _Rows(NamedTuple):
+    """The constants of a launch of row_sum_kernel: the compute type, the elements of a vector, and
+    the tile."""
+
+    compute: torch.dtype
+    vector: int
+    tile: Tile
+
+    def launch(self, kinds: tuple[Any, ...], waits: bool) -> Launch:
+        """The launch. It waits for no other, since partial sums are no such rows."""
+        return Launch(
+            row_sum_kernel,
+            (),
+            C=_elementwise.compute_type(self.compute),
+            V=self.vector,
+            BLOCK_R=self.tile.BLOCK_R,
+            UNROLL=self.tile.UNROLL,
+            num_warps=self.tile.num_warps,
+        )
+
 
 class _Pass(NamedTuple):
     """A launch: its grid, its arguments after x, out and factor, and their kinds."""
 
-    how: _How
+    how: _How | _Rows
     grid: tuple[int, int, int]
     rest: tuple[Any, ...]
     kinds: tuple[Any, ...]
@@ -301,6 +341,9 @@ def _passes(
     sums = Sums(kept, reduced, results, math.prod(x_shape) // results)
     if kept[1:] and reduced[1:] and (inner := tiles.within(sums, x_key[0])) is not None:
         return _rows_first(sums, inner, x_key, compute)
+    along = reduced and reduced[0][1] == 1
+    if along and (tile := tiles.unaligned_rows(sums, *x_key)) is not None:
+        return (1, results), _by_row(sums, tile, x_key[0], compute), None
     tile = tiles.tile_of(sums, x_key)
     parts = tiles.parts_of(sums, tile)
     if parts == 1:
@@ -354,6 +397,14 @@ def _rows_first(
     return (parts, width), leaving, adding
 
 
+def _by_row(sums: Sums, tile: Tile, dtype: torch.dtype, compute: torch.dtype) -> _Pass:
+    """The launch of row_sum_kernel, a program for each result."""
+    ((_, pitch, step),) = sums.kept
+    rest = sums.addends, pitch, step
+    how = _Rows(compute, VECTOR // dtype.itemsize, tile)
+    return _Pass(how, (sums.results, 1, 1), rest, tuple(map(divisibility, rest)))
+
+
 def _pass(
     sums: Sums,
     parts: int,
@@ -392,23 +443,9 @@ def _pass(
 
 
 @functools.lru_cache(REMEMBERED)
-def _launching(how: _How, kinds: tuple[Any, ...], waits: bool) -> Launch:
+def _launching(how: _How | _Rows, kinds: tuple[Any, ...], waits: bool) -> Launch:
     """The launch for arguments of these kinds, cached: a new shape need not ask Triton again."""
-    kept_unit, reduced_unit, out_unit = how.units
-    *_, kept, _, _, reduced, _ = kinds
-    return Launch(
-        sum_kernel,
-        (),
-        C=_elementwise.compute_type(how.compute),
-        KEPT_NDIM=len(kept),
-        REDUCED_NDIM=len(reduced),
-        INDEX=tl.int64 if how.far else tl.int32,
-        KEPT_UNIT=kept_unit,
-        REDUCED_UNIT=reduced_unit,
-        **how.tile._asdict(),
-        OUT_UNIT=out_unit,
-        **_launch.waiting(waits),
-    )
+    return how.launch(kinds, waits)
 
 
 def _divided(numbers: tuple[int, ...], first: int, others: int) -> tuple[int, ...]:
