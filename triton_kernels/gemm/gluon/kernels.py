@@ -156,6 +156,20 @@ def _bias_row(bias_ptr, n, N, COLUMNS: gl.constexpr, LYING: gl.constexpr):
     return _bias(bias_ptr, n, N, COLUMNS, gl.SliceLayout(0, LYING))
 
 
+@gluon.jit
+def _bias_of(
+    bias_ptr, m, n, size,
+    ROWS: gl.constexpr, COLUMNS: gl.constexpr, TURNED: gl.constexpr,
+):  # fmt: skip
+    """The bias of the accumulator at (m, n): of its columns, or of its rows if TURNED."""
+    LYING: gl.constexpr = _accumulator(COLUMNS)
+    if TURNED:
+        bias = _bias(bias_ptr, m, size[0], ROWS, gl.SliceLayout(1, LYING))
+    else:
+        bias = _bias_row(bias_ptr, n, size[1], COLUMNS, LYING)
+    return bias
+
+
 @gluon.constexpr_function
 def _by_warps(turned):
     """The layout in which a warp stores 32 neighbours, which is the best for unaligned rows."""
@@ -341,15 +355,9 @@ def _consume(
             stage, phase = _advanced(stage, phase, STAGES)
         if ALTERNATE:
             mbarrier.arrive(turn.index(1 - CONSUMER), count=1)
-        if TURNED:
-            bias = _bias(bias_ptr, m, M, ROWS, gl.SliceLayout(1, _accumulator(FIRST_N)))
-        else:
-            bias = _bias_row(bias_ptr, n, N, FIRST_N, _accumulator(FIRST_N))
+        bias = _bias_of(bias_ptr, m, n, size, ROWS, FIRST_N, TURNED)
         if REST_N:
-            if TURNED:
-                rest_bias = _bias(bias_ptr, m, M, ROWS, gl.SliceLayout(1, _accumulator(REST_N)))
-            else:
-                rest_bias = _bias_row(bias_ptr, n + FIRST_N, N, REST_N, _accumulator(REST_N))
+            rest_bias = _bias_of(bias_ptr, m, n + FIRST_N, size, ROWS, REST_N, TURNED)
             acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
             rest = gl.convert_layout(rest, _accumulator(REST_N), assert_trivial=True)
         else:
