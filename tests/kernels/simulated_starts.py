@@ -151,6 +151,8 @@ def simulated(version: str = "3.7") -> Iterator[Machine]:
         patch.setattr(_launch, "current_stream", lambda index: 55)
         patch.setattr(_launch, "_properties", lambda device: _launch.H200)
         patch.setattr(_replay, "DEVICES", ("cpu",))
+        patch.setattr(_replay, "_tested", set())
+        patch.setattr(_replay, "_wrong", set())
         patch.setattr(_plans, "current_device", lambda: -1)
         patch.setattr(_plans, "current_stream", lambda index: 55)
         patch.setattr(_plans, "empty", torch._C._dynamo.guards._empty_strided_cpu)

@@ -47,7 +47,7 @@ def row_sum_kernel(
     whole = inner // BLOCK_R * BLOCK_R
     total = tl.zeros([BLOCK_R], C)
     for at in tl.range(0, whole, BLOCK_R, loop_unroll_factor=UNROLL):
-        total += tl.cast(tl.load(x_ptrs + at + r), C)
-    total += tl.cast(tl.load(x_ptrs + whole + r, mask=r < inner - whole, other=0), C)
+        total += tl.load(x_ptrs + at + r)
+    total += tl.load(x_ptrs + whole + r, mask=r < inner - whole, other=0)
     out = (tl.sum(total) + tl.sum(tl.cast(outer, C))) * scalar_value(factor, C)
-    tl.store(out_ptr + row * stride_out, tl.cast(out, out_ptr.dtype.element_ty))
+    tl.store(out_ptr + row * stride_out, out)

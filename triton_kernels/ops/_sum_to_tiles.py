@@ -189,16 +189,21 @@ def _by_elements(sums: Sums, dtype: torch.dtype) -> Tile | None:
 
 
 def unaligned_rows(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None:
-    """The tile of row_sum_kernel, for addends that are adjacent: those of a result are a row that
-    begins anywhere, but x is aligned. BLOCK_K is 1. None: no such rows, or that is not faster."""
-    kept, reduced, results, addends = sums
-    if not aligned or dtype.itemsize > 4 or len(kept) != 1 or len(reduced) != 1:
+    """The tile of row_sum_kernel, whose BLOCK_K is 1: the addends of a result are a row, which
+    begins anywhere, but x is aligned. None: no such rows, or that is not faster."""
+    kept, reduced, *_ = sums
+    if not len(kept) == len(reduced) == 1 or reduced[0][1] != 1:
         return None
-    if _in_vectors(reduced, kept, dtype):
-        return None
+    return _tile_of_rows(sums, dtype) if aligned and not _in_vectors(reduced, kept, dtype) else None
+
+
+def _tile_of_rows(sums: Sums, dtype: torch.dtype) -> Tile | None:
+    _, _, results, addends = sums
     narrow = dtype.itemsize == 2
     most = 2**30 if results >= 2 * PROGRAMS else 16 * TILE
-    if results <= ALONE or not (2 * LONG if narrow else LONG) <= addends < most:
+    if dtype.itemsize > 4 or results <= ALONE:
+        return None
+    if not (2 * LONG if narrow else LONG) <= addends < most:
         return None
     if not narrow:
         across = min(max(TILE // 2, next_power_of_2(addends)), 2 * TILE)

@@ -341,8 +341,7 @@ def _passes(
     sums = Sums(kept, reduced, results, math.prod(x_shape) // results)
     if kept[1:] and reduced[1:] and (inner := tiles.within(sums, x_key[0])) is not None:
         return _rows_first(sums, inner, x_key, compute)
-    along = reduced and reduced[0][1] == 1
-    if along and (tile := tiles.unaligned_rows(sums, *x_key)) is not None:
+    if (tile := tiles.unaligned_rows(sums, *x_key)) is not None:
         return (1, results), _by_row(sums, tile, x_key[0], compute), None
     tile = tiles.tile_of(sums, x_key)
     parts = tiles.parts_of(sums, tile)
