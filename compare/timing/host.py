@@ -325,4 +325,4 @@ def _wrong(job: Job, made: dict[str, Function], device: str) -> dict[str, str]:
 
 
 def _with_gradients(result: Tensor, args: Sequence[Any]) -> list[Tensor]:
-    return [result, *[_gradient(each) for each in args if isinstance(each, Tensor)]]
+    return [result.detach(), *[_gradient(each) for each in args if isinstance(each, Tensor)]]

@@ -47,7 +47,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], int
     "add of a row": (tk.add, lambda n: (rows(n, 128), rows(1, 128)[0]), 50),
     "add of a column": (tk.add, lambda n: (rows(n, 144), rows(n, 1)), 190),
     "add of a transposed": (tk.add, lambda n: (rows(n, 160), rows(160, n).t()), 286),
-    "sum_to of rows": (tk.sum_to, lambda n: (rows(n, 1024), (n, 1)), 151),
+    "sum_to of rows": (tk.sum_to, lambda n: (rows(n, 1024), (n, 1)), 152),
     "sum_to of columns": (tk.sum_to, lambda n: (rows(n, 1024), (1024,)), 155),
     "sum_to in two passes": (tk.sum_to, lambda n: (rows(n + 4000, 256), (256,)), 202),
     "gemm_bias_act": (

@@ -194,11 +194,13 @@ def unaligned_rows(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None
     kept, reduced, *_ = sums
     if not len(kept) == len(reduced) == 1 or reduced[0][1] != 1:
         return None
-    return _tile_of_rows(sums, dtype) if aligned and not _in_vectors(reduced, kept, dtype) else None
+    return _tile_of_rows(sums, dtype, aligned)
 
 
-def _tile_of_rows(sums: Sums, dtype: torch.dtype) -> Tile | None:
-    _, _, results, addends = sums
+def _tile_of_rows(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None:
+    kept, reduced, results, addends = sums
+    if not aligned or _in_vectors(reduced, kept, dtype):
+        return None
     narrow = dtype.itemsize == 2
     most = 2**30 if results >= 2 * PROGRAMS else 16 * TILE
     if dtype.itemsize > 4 or results <= ALONE:
