@@ -2,7 +2,7 @@
 
 A dimension is (size, stride in x, stride in out); dimensions come innermost first. ``kept``
 dimensions index the results, ``reduced`` dimensions the addends of one result. All constants were
-measured on an H200.
+measured on an H200, those of unaligned rows on an H100.
 """
 
 from __future__ import annotations
