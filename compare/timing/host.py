@@ -291,8 +291,8 @@ def _arguments(job: Job, first: int, count: int, device: str, seed: int = 0) -> 
 def _wrong(job: Job, made: dict[str, Function], device: str) -> dict[str, str]:
     """Providers with wrong results, and what is wrong. Several calls are judged, because a repeated
     call may take another path; of a backward pass, the gradients are compared with torch's in
-    float64. (Its own in 16 bits were off by 3e-2 in unaligned products: cuBLAS adds up parts that
-    are rounded.) Those of the model are compared with torch's as they are."""
+    float64. (Its own in 16 bits were off by 3e-2 in unaligned products, presumably because cuBLAS
+    adds parts in 16 bits.) Those of the model are compared with torch's as they are."""
     problems: dict[str, str] = {}
     same = job if job.what == TRAINING else job._replace(what=SEEN)
     for seed in range(1, 1 + TRIED):

@@ -246,13 +246,16 @@ SIZES = (1, 2, 3, 5, 17, 24, 60, 65, 136, 257, 513, 1024, 4099, 16387, 16392, 65
 @pytest.mark.parametrize("aligned", [True, False])
 def test_tiles_are_of_powers_of_two(dtype: torch.dtype, aligned: bool) -> None:
     """Of every size, most of which are too large for a check on the CPU."""
+    alone: list[bool] = []  # whether row_sum_kernel adds them
 
     def of_dims(kept: tiles.Dims, reduced: tiles.Dims) -> None:
         sums = tiles.Sums.of(kept, reduced)
         tile = tiles.tile_of(sums, (dtype, aligned))
         seconds = [tiles.Sums.of(kept, [(n, 9, 0)]) for n in (2, 600, 3000)]
         parts = [tiles.tile_of_parts(second, dtype) for second in seconds]
-        for each in (tile, *parts):
+        rows = tiles.unaligned_rows(sums, dtype, aligned)
+        alone.append(rows is not None)
+        for each in (tile, *parts, *([rows] if rows else [])):
             assert {n.bit_count() for n in (each.BLOCK_K, each.BLOCK_R, each.num_warps)} == {1}
             assert each.BLOCK_K * each.BLOCK_R <= 8192
             assert each.num_warps <= 16
@@ -266,6 +269,7 @@ def test_tiles_are_of_powers_of_two(dtype: torch.dtype, aligned: bool) -> None:
         for few in (2, 60, 96):
             of_dims([(results, few, 1)] * kept, [(few, 1, 0), (addends, few * results, 0)])
             of_dims([(few, 1, 1), (results, few * addends, few)], [(addends, few, 0)] * reduced)
+    assert any(alone) == (aligned and dtype != DOUBLE)
 
 
 def test_counts_are_those_of_triton() -> None:

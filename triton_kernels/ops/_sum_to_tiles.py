@@ -199,13 +199,11 @@ def unaligned_rows(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None
 
 def _tile_of_rows(sums: Sums, dtype: torch.dtype, aligned: bool) -> Tile | None:
     kept, reduced, results, addends = sums
-    if not aligned or _in_vectors(reduced, kept, dtype):
+    if not aligned or dtype.itemsize > 4 or results <= ALONE:
         return None
     narrow = dtype.itemsize == 2
     most = 2**30 if results >= 2 * PROGRAMS else 16 * TILE
-    if dtype.itemsize > 4 or results <= ALONE:
-        return None
-    if not (2 * LONG if narrow else LONG) <= addends < most:
+    if not (2 * LONG if narrow else LONG) <= addends < most or _in_vectors(reduced, kept, dtype):
         return None
     if not narrow:
         across = min(max(TILE // 2, next_power_of_2(addends)), 2 * TILE)
