@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from cuda_reference import _cublaslt, _gemm, _rungs, ops
+from cuda_reference._walks import DIMS
 
+_LAYOUTS = {
+    _rungs.STRIDE: f"of {DIMS} dimensions or fewer",
+    _rungs.TILE: f"of {DIMS} dimensions or fewer, some along another one than the result",
+}
 _REST = 'What no rung of an op takes, its plain kernel does: variant None, and "auto" there.'
 
 
@@ -85,7 +90,7 @@ def _of(op: str) -> list[Rung]:
             op,
             name,
             variants[name],
-            "contiguous, one shape",
+            _LAYOUTS.get(name, "contiguous, one shape"),
             f"alike modulo {_rungs.ALIGNMENT} bytes" if name == _rungs.STREAM else "any",
             auto=name in _rungs.BEST,
         )

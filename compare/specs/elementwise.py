@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -17,9 +17,10 @@ from torch import Tensor
 
 from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, choice
-from compare.cases import CPU, FLOATS, INTEGERS, Arguments, Case, Level, Sized
+from compare.cases import CPU, FLOATS, INTEGERS, META, Arguments, Case, Level, Sized
 from compare.specs import drawn_elementwise
 from compare.specs.spec import Spec
+from cuda_reference import _rungs
 
 ALL = FLOATS + INTEGERS
 
@@ -191,10 +192,13 @@ class Elementwise(Spec):
     # ---- rungs of the CUDA side ----
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """A rung takes dense tensors of one shape and dtype; the best one only equal alignments."""
+        """A rung takes dense tensors of one shape and dtype; the best one only equal alignments.
+        The rungs for other layouts are asked."""
         rungs = self.rungs() if side == "cuda" and variant is not None else {}
         if variant not in rungs:
             return super().takes(side, variant, case)
+        if variant in _rungs.STRIDED:
+            return self._walks(variant, rungs[variant], case)
         layouts = {case.layout, case.out_layout}
         layouts |= {str(case.options[name]) for name in ("y", "grad") if name in case.options}
         dense = layouts - {"same"} <= DENSE and "x" not in case.options
@@ -203,17 +207,41 @@ class Elementwise(Spec):
         alike = "misaligned" not in layouts or layouts == {"misaligned"}
         return case.torch_dtype in rungs[variant] and (alike or variant != tuple(rungs)[-1])
 
+    def _walks(self, variant: str, dtypes: Sequence[torch.dtype], case: Case) -> bool:
+        """Whether a rung for other layouts takes a case's tensors, and they are not all dense and
+        aligned, for which there are better rungs."""
+        args, numbers = arguments = self.inputs(case, META)
+        shape, dtype = self.result_shape(arguments), self.result_dtype(case, arguments)
+        out = cases.Guarded(shape, dtype, META, case.out_layout).out
+        operands = args[: len(self.operands)]
+        if not all(isinstance(t, Tensor) for t in operands) or cases.tensors_of(((), numbers)):
+            return False
+        dense = all(t.is_contiguous() and t.shape == shape for t in (*operands, out))
+        if dense and not {"misaligned", "half-aligned"} & case.lying:
+            return False
+        every = {**dict(zip(self.operands, operands)), "out": out}
+        return not _rungs.misfit(variant, dtypes, every)
+
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """The name of a rung's kernel: its template with the op's formula."""
         if variant not in self.rungs():
             return super().cuda_kernel(dtype, variant)
         formula = self.name.title().replace("_", "")
         element, size = ELEMENT[dtype], cases.DTYPES[dtype].itemsize
-        if variant == "stream":
-            return f"stream_kernel<{formula}, {element}>"
+        if variant == _rungs.STRIDE:
+            return f"strided_kernel<{formula}, {element}, int>"
+        if variant in (_rungs.STREAM, _rungs.TILE):
+            return f"{variant}_kernel<{formula}, {element}>"
         bytes_moved = {"scalar": size, "pack64": 8, "pack128": 16}[variant]
         access = {8: "float2", 16: "float4"}[bytes_moved] if bytes_moved > size else element
         return f"pack_kernel<{formula}, {element}, {access}, {bytes_moved // size}>"
+
+    def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
+        """One kernel; of a rung with offsets of 32 bits also that with 64."""
+        kernels = super().cuda_kernels(dtype, variant)
+        if variant == _rungs.STRIDE:
+            kernels["far"] = kernels[""].replace(", int>", ", long long>")
+        return kernels
 
     # ---- cases ----
 

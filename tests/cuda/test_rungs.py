@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import cuda_reference
-from compare.cases import DTYPES, Case
+from compare.cases import DTYPES, Case, Guarded
 from compare.checking.implementations import Implementation, in_quick_level, unavailable
 from compare.ops import SPECS
 from compare.timing import providers
@@ -19,7 +19,8 @@ from cuda_reference import _rungs, _signatures
 
 HALF, FLOAT, DOUBLE, INT = torch.float16, torch.float32, torch.float64, torch.int32
 NARROW = (HALF, torch.bfloat16, FLOAT)
-NAMES = ["scalar", "pack64", "pack128", "stream"]
+NAMES = ["scalar", "pack64", "pack128", "stream"]  # those for dense tensors
+OTHERS = ["strided", "tile"]
 # Op → its tensors, the other arguments, and how many results it has.
 CALLS: dict[str, tuple[int, tuple[Any, ...], int]] = {
     "add": (2, (), 1),
@@ -87,11 +88,11 @@ def test_every_rung_gives_the_plain_kernels_bits(op: str, device: str) -> None:
         for n, start in sizes:
             plain = call(op, n, dtype, device, start)
             for name, dtypes in SPECS[op].rungs().items():
-                if dtype in dtypes:
+                if dtype in dtypes and name != "tile":
                     found = call(op, n, dtype, device, start, variant=name)
                     assert all(map(torch.equal, plain, found)), (name, dtype, n, start)
                     tried.add((name, dtype))
-    assert len(tried) == (12 if op.startswith("act_mul") else 15)
+    assert len(tried) == (15 if op.startswith("act_mul") else 18)
 
 
 @needs_host
@@ -183,8 +184,10 @@ def lines(capsys: pytest.CaptureFixture[str], run: Callable[[], Any]) -> list[st
     ("made", "chosen", "why"),
     [
         (lambda: torch.ones(4, 9), "'pack128'", "contiguous, of one shape and dtype"),
-        (lambda: moved(torch.ones(9), 1), "'scalar'", "'stream' takes tensors that lie alike"),
-        (lambda: torch.ones(9, 4).T, "the plain kernel", "strides [1, 4]"),
+        (lambda: moved(torch.ones(9), 1), "'strided'", "'stream' takes tensors that lie alike"),
+        (lambda: torch.ones(9, 4).T, "'strided'", "'tile' would turn tiles of 4 elements"),
+        (lambda: torch.ones(17, 16).T, "'tile'", "strides [1, 16]"),
+        (lambda: torch.ones(9, 8)[:, ::2], "'strided'", "these go along no dimension"),
         (lambda: torch.ones(9, dtype=INT), "the plain kernel", "torch.int32"),
         (lambda: torch.ones(9, dtype=DOUBLE), "'pack128'", "contiguous"),
     ],
@@ -244,17 +247,18 @@ def test_capabilities() -> None:
     assert {rung.op for rung in every.rungs} == {*CALLS, *products}
     assert {rung.name for rung in every.rungs if rung.op in products} == {"cublaslt"}
     own = cuda_reference.capabilities("relu_scale").rungs
-    assert [rung.name for rung in own] == NAMES
-    assert [rung.auto for rung in own] == [True, False, True, True]
-    assert DOUBLE in own[-1].dtypes
-    assert DOUBLE not in own[1].dtypes
+    assert [rung.name for rung in own] == [*OTHERS, *NAMES]
+    assert [rung.auto for rung in own] == [True, True, True, False, True, True]
+    assert [DOUBLE in rung.dtypes for rung in own] == [False, False, True, False, True, True]
     text = str(cuda_reference.capabilities("act_mul"))
-    assert "act_mul  stream   float16, bfloat16, float32  contiguous, one shape  alike" in text
+    words = [" ".join(line.split()) for line in text.splitlines()]
+    assert any(line.startswith(DENSE_STREAM) for line in words)
+    assert any("strided float16, bfloat16, float32 of 4 dimensions" in line for line in words)
     assert "not measured" in text
     assert cuda_reference.capabilities("sum_to").rungs == ()
     with pytest.raises(ValueError, match="capabilities\\(\\): no op 'sub'"):
         cuda_reference.capabilities("sub")
-    assert NAMES == list(_rungs.RUNGS)
+    assert [*OTHERS, *NAMES] == list(_rungs.RUNGS)
 
 
 def test_a_case_and_a_rung_agree_on_what_fits() -> None:
@@ -263,18 +267,22 @@ def test_a_case_and_a_rung_agree_on_what_fits() -> None:
     for op in ("add", "relu_scale_backward", "act_mul_backward"):
         spec = SPECS[op]
         for case in spec.cases("float16", "quick"):
-            for name in NAMES:
+            for name in (*OTHERS, *NAMES):
                 seen.add((op, name, spec.takes("cuda", name, case)))
                 if case.layout in ("inplace", "functional") or not spec.takes("cuda", name, case):
                     continue
                 arguments, _ = spec.inputs(case)
                 tensors = {str(i): t for i, t in enumerate(arguments)}
+                if name in OTHERS:
+                    shape, dtype = spec.result_shape((arguments, {})), arguments[0].dtype
+                    out = Guarded(shape, dtype, arguments[0].device, case.out_layout).out
+                    tensors["out"] = out
                 dtypes = spec.rungs()[name]
                 assert not _rungs.misfit(name, dtypes, tensors), (case, name)
-    assert len(seen) == 24  # each takes some and not others
+    assert len(seen) == 36  # each takes some and not others
 
 
-def test_the_quick_level_has_the_plain_kernel_and_the_best_rung() -> None:
+def test_the_quick_level_has_the_plain_kernel_and_the_best_rungs() -> None:
     def of(op: str) -> set[str | None]:
         spec = SPECS[op]
         return {
@@ -283,7 +291,8 @@ def test_the_quick_level_has_the_plain_kernel_and_the_best_rung() -> None:
             if in_quick_level(Implementation("cuda-host", name, spec.cuda), spec)
         }
 
-    assert of("square") == of("add") == of("act_mul_backward") == {None, "stream"}
+    best = {None, "stream", "strided", "tile"}
+    assert of("square") == of("add") == of("act_mul_backward") == best
     assert of("gemm_bias_act") == {None, "naive", "tiled", "wmma"}
     f32 = Implementation("triton-interpreted", "f32", SPECS["add"].triton)
     assert in_quick_level(f32, SPECS["add"])
@@ -296,12 +305,16 @@ def test_bench_races_auto_and_leaves_single_rungs_to_who_asks() -> None:
     assert ours == ["cuda", "cuda/auto"]
     every = [name for name in providers.names(spec, case, ["ours"]) if name.startswith("cuda")]
     assert every == ["cuda", *(f"cuda/{name}" for name in NAMES), "cuda/auto"]
+    turned = Case("relu_scale", "float32", (64, 64), "transposed", options={"out": "contiguous"})
+    others = [name for name in providers.names(spec, turned, ["ours"]) if "cuda/" in name]
+    assert others == ["cuda/strided", "cuda/tile", "cuda/auto"]
     assert providers.names(spec, case, ["cuda/pack64"]) == ["cuda/pack64"]
     assert {*every} < {*providers.names(spec)}  # which may be asked for
     gemm = Case("gemm_bias_act", "float32", (64, 64, 64))
     assert providers.AUTO not in providers.names(SPECS["gemm_bias_act"], gemm)
 
 
+DENSE_STREAM = "act_mul stream float16, bfloat16, float32 contiguous, one shape alike"
 LAUNCHERS = """
 // leaky: out = x
 extern "C" int leaky(const Tensor* x, const Tensor* out, Scalar s, cudaStream_t stream) {
@@ -380,12 +393,19 @@ def test_no_rung_takes_a_tensor_for_a_number(capsys: pytest.CaptureFixture[str])
             cuda_reference.relu_scale(x, x, variant=rung)
 
 
+def case_for(op: str, dtype: str, rung: str) -> Case:
+    """A case that the rung takes."""
+    if rung in OTHERS:
+        return Case(op, dtype, (4, 4), "transposed", options={"out": "contiguous"})
+    return Case(op, dtype, (4, 4))
+
+
 def test_dtypes_of_the_specs_are_those_of_the_rungs() -> None:
     for op in CALLS:
         for name, dtypes in SPECS[op].rungs().items():
             taken = {
                 DTYPES[dtype]
                 for dtype in SPECS[op].dtypes
-                if SPECS[op].takes("cuda", name, Case(op, dtype, (4, 4)))
+                if SPECS[op].takes("cuda", name, case_for(op, dtype, name))
             }
             assert taken == set(dtypes), (op, name)
