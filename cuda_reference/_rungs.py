@@ -81,9 +81,12 @@ def misfit(
     for name, t in tensors.items():
         if t.dtype not in dtypes:
             return f"does not take {t.dtype} ('{name}')"
+    first = next(iter(tensors.values()))
+    for name, t in tensors.items():
+        if t.dtype != first.dtype:
+            return f"takes tensors of one dtype, but '{name}' has {t.dtype} beside {first.dtype}"
     if variant in STRIDED:
         return _strided_misfit(variant, _walk(list(tensors.values())))
-    first = next(iter(tensors.values()))
     for name, t in tensors.items():
         if not t.is_contiguous() or t.shape != first.shape:
             return (

@@ -163,6 +163,17 @@ def test_stream_refuses_tensors_that_lie_unlike() -> None:
 
 
 @needs_host
+@pytest.mark.parametrize("name", [*OTHERS, *NAMES])
+def test_tensors_of_several_dtypes_are_refused_and_auto_is_plain(name: str) -> None:
+    """Each dtype alone is one that rungs take."""
+    x, y = torch.randn(20, 30), torch.randn(30, 20).T.half()
+    refused(lambda: cuda_reference.add(x, y, variant=name), "one dtype", "'y' has torch.float16")
+    y = y.contiguous()
+    refused(lambda: cuda_reference.add(x, y, variant=name), "one dtype", "'y' has torch.float16")
+    assert torch.equal(cuda_reference.add(x, y, variant="auto"), cuda_reference.add(x, y))
+
+
+@needs_host
 def test_numbers_and_integers_have_no_rung() -> None:
     x = torch.ones(9)
     refused(lambda: cuda_reference.add(x, 2, variant="stream"), "'y' is a number")
