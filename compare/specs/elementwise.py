@@ -230,15 +230,20 @@ class Elementwise(Spec):
         element, size = ELEMENT[dtype], cases.DTYPES[dtype].itemsize
         if variant == _rungs.STRIDE:
             return f"strided_kernel<{formula}, {element}, int>"
-        if variant in (_rungs.STREAM, _rungs.TILE):
-            return f"{variant}_kernel<{formula}, {element}>"
+        if variant == _rungs.TILE:
+            return f"tile_kernel<{formula}, {element}, true>"
+        if variant == _rungs.STREAM:
+            return f"stream_kernel<{formula}, {element}>"
         bytes_moved = {"scalar": size, "pack64": 8, "pack128": 16}[variant]
         access = {8: "float2", 16: "float4"}[bytes_moved] if bytes_moved > size else element
         return f"pack_kernel<{formula}, {element}, {access}, {bytes_moved // size}>"
 
     def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
-        """One kernel; of a rung with offsets of 32 bits also that with 64."""
+        """One kernel; with offsets of 32 bits also that with 64, for lines at multiples of 16 bytes
+        also that for others."""
         kernels = super().cuda_kernels(dtype, variant)
+        if variant == _rungs.TILE:
+            kernels["anywhere"] = kernels[""].replace(", true>", ", false>")
         if variant == _rungs.STRIDE:
             kernels["far"] = kernels[""].replace(", int>", ", long long>")
         return kernels

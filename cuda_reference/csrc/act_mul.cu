@@ -5,6 +5,12 @@
 #include "activations.cuh"
 #include "strided.cuh"
 
+// One switch per pack instead of one per element.
+template <class T, class V, int SIZE, template <class> class Formula>
+__device__ void compute_pack(const Formula<Activation>& formula, const Pack<T, V, SIZE>* in, Pack<T, V, SIZE>* out) {
+  WITH_ACTIVATION(formula.act.number, return compute_pack(Formula<A>{}, in, out))
+}
+
 template <template <class> class Formula>
 int launch_rung_of_act(const Call& call, Activation act, Operands<Formula<Activation>> at, cudaStream_t stream) {
   if (call.rung != STREAM) return launch_packs_of(call, Formula<Activation>{act}, at, stream);

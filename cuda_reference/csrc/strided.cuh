@@ -105,6 +105,14 @@ __global__ void strided_kernel(Formula formula, Operands<Formula> at,
 #pragma unroll
       for (int e = 0; e < SIZE; ++e)
         if (e >= begin && e < end) in[k].element[e] = from[start + e * step];
+    } else if (walk.columns >= SIZE) {  // in two rows
+      const int here = static_cast<int>(walk.columns - column) + begin;
+      I next[DIMS - 1];
+      walk.find(row + 1, next);
+      const I there = walk.offset(k, next) - here * step, before = start - begin * step;
+#pragma unroll
+      for (int e = 0; e < SIZE; ++e)
+        if (e >= begin && e < end) in[k].element[e] = from[(e < here ? before : there) + e * step];
     } else {
 #pragma unroll
       for (int e = 0; e < SIZE; ++e) {
@@ -194,67 +202,73 @@ void launch_strided(Formula formula, Operands<Formula> at, const Tensor* const* 
 // ---- tile --------------------------------------------------------------------------------------------------
 
 template <class T>
-constexpr int EDGE = 128 / sizeof(T);  // elements of a tile's edge: a cache line
+constexpr int AREA = 16384 / sizeof(T);  // elements of a tile
+constexpr int LEAST = 16;                // and of its shorter edge
 
 // What the kernel knows of its tensors. Dimension 0 is the columns, 1 the rows; a block has one index of the others.
 template <int TENSORS>
 struct Tiles {
   long long size[2];
+  int edge[2];  // of a tile: powers of two
   Divisor<int> tiles[2], others;
   long long stride[TENSORS][DIMS];
   bool turned[TENSORS];  // whether its elements lie side by side along the rows
-  bool even[TENSORS];    // whether its lines all begin at multiples of 16 bytes
 };
 
-// Goes through the lines of a tile, which is SIDE lines of ``length`` elements, of which the next one in memory is
-// ``stride`` elements further. Each thread calls ``use`` with a line, the place in it of the first of SIZE elements that
-// begin at a multiple of 16 bytes, and the number of such packs that it had before. A line has one pack more if lines
-// begin anywhere. Places before the tile and behind it are no elements of the tile.
-template <class T, class Use>
-__device__ void by_packs(const T* first, long long stride, int lines, int length, bool even, Use use) {
-  constexpr int SIZE = 16 / sizeof(T), SIDE = EDGE<T>, MOST = (SIDE / SIZE + 1) * SIDE;
-  const int packs = SIDE / SIZE + !even;
+// Goes through the lines of a tile by packs that begin at multiples of 16 bytes. A line has ``length`` elements of
+// ``edge``, and the next one begins ``stride`` elements further. Each thread calls ``use`` with a line, the place in it
+// of a pack, and the number of packs that it had before. Unless lines are EVEN, which begin at multiples themselves,
+// they have one pack more, and some places are before the tile or behind it.
+template <bool EVEN, class T, class Use>
+__device__ void by_packs(const T* first, long long stride, int lines, int length, int edge, Use use) {
+  constexpr int SIZE = 16 / sizeof(T), MOST = (AREA<T> / SIZE + !EVEN * AREA<T> / LEAST + THREADS - 1) / THREADS;
+  const int packs = edge / SIZE + !EVEN, all = packs * lines;
 #pragma unroll
-  for (int i = 0; i < (MOST + THREADS - 1) / THREADS; ++i) {
-    const int pack = i * THREADS + threadIdx.x, line = even ? pack / (SIDE / SIZE) : pack / (SIDE / SIZE + 1);
-    const size_t beside = reinterpret_cast<size_t>(first + line * stride) % 16 / sizeof(T);
-    const int place = (pack - line * packs) * SIZE - static_cast<int>(beside);
-    if (line < lines && place < length) use(line, place, i);
+  for (int i = 0; i < MOST; ++i) {
+    const int pack = i * THREADS + threadIdx.x;
+    if (pack >= all) break;
+    const int line = pack / packs;
+    int place = (pack - line * packs) * SIZE;
+    if (!EVEN) place -= static_cast<int>(reinterpret_cast<size_t>(first + line * stride) % 16 / sizeof(T));
+    if (place < length) use(line, place, i);
   }
 }
 
 // A thread's packs of the operands that are not turned are loaded before the block waits for the turned ones. A tile in
 // shared memory is as its operand is: column after column. Four bytes are between them, so that neither whole packs of
-// a column nor elements of a row are in the same banks.
-template <class Formula, class T>
+// a column nor elements of a row are in the same banks. EVEN: whether all lines of turned operands and of the last
+// result begin at multiples of 16 bytes.
+template <class Formula, class T, bool EVEN>
 __global__ void tile_kernel(Formula formula, Operands<Formula> at,
                             Tiles<Formula::INPUTS + Formula::OUTPUTS> tiles) {
-  constexpr int SIZE = 16 / sizeof(T), IN = Formula::INPUTS, OUT = Formula::OUTPUTS, SIDE = EDGE<T>;
-  constexpr int PITCH = SIDE + 4 / sizeof(T);
-  constexpr int EACH = ((SIDE / SIZE + 1) * SIDE + THREADS - 1) / THREADS;  // packs per thread
+  constexpr int SIZE = 16 / sizeof(T), IN = Formula::INPUTS, OUT = Formula::OUTPUTS;
+  constexpr int MOST = (AREA<T> / SIZE + !EVEN * AREA<T> / LEAST + THREADS - 1) / THREADS;
   using P = Pack<T, float4, SIZE>;
-  SHARED(T, shared, [IN * SIDE * PITCH]);
+  DYNAMIC_SHARED(T, shared);
   const int block = static_cast<int>(blockIdx.x), by_rows = tiles.tiles[0].quotient(block);
   const int others = tiles.tiles[1].quotient(by_rows), outer = tiles.others.quotient(others);
-  const long long column = (block - by_rows * tiles.tiles[0].size) * static_cast<long long>(SIDE);
-  const long long row = (by_rows - others * tiles.tiles[1].size) * static_cast<long long>(SIDE);
-  const long long inner = others - outer * tiles.others.size;
-  const auto base = [&](int k) {
+  const int inner = others - outer * tiles.others.size, pitch = tiles.edge[1] + 4 / static_cast<int>(sizeof(T));
+  const long long column = static_cast<long long>(block - by_rows * tiles.tiles[0].size) * tiles.edge[0];
+  const long long row = static_cast<long long>(by_rows - others * tiles.tiles[1].size) * tiles.edge[1];
+  const int columns = static_cast<int>(min(tiles.size[0] - column, static_cast<long long>(tiles.edge[0])));
+  const int rows = static_cast<int>(min(tiles.size[1] - row, static_cast<long long>(tiles.edge[1])));
+  const T* first[IN + OUT];
+#pragma unroll
+  for (int k = 0; k < IN + OUT; ++k) {
     const long long* stride = tiles.stride[k];
-    return column * stride[0] + row * stride[1] + inner * stride[2] + outer * stride[3];
-  };
-  const int columns = static_cast<int>(tiles.size[0] - column < SIDE ? tiles.size[0] - column : SIDE);
-  const int rows = static_cast<int>(tiles.size[1] - row < SIDE ? tiles.size[1] - row : SIDE);
-  T* const to = static_cast<T*>(at.out[OUT - 1]) + base(IN + OUT - 1);
+    first[k] = static_cast<const T*>(k < IN ? at.in[k < IN ? k : 0] : at.out[k < IN ? 0 : k - IN]) +
+               (column * stride[0] + row * stride[1] + inner * stride[2] + outer * stride[3]);
+  }
+  const T* const to = first[IN + OUT - 1];
   const long long to_next = tiles.stride[IN + OUT - 1][1];
-  P in[EACH][IN];
-  by_packs(to, to_next, rows, columns, tiles.even[IN + OUT - 1], [&](int r, int c, int i) {
+  P in[MOST][IN];
+  by_packs<EVEN>(to, to_next, rows, columns, tiles.edge[0], [&](int r, int c, int i) {
     const bool inside = c >= 0 && c + SIZE <= columns;
 #pragma unroll
     for (int k = 0; k < IN; ++k) {
       if (tiles.turned[k]) continue;
       const long long step = tiles.stride[k][0];
-      const T* from = static_cast<const T*>(at.in[k]) + base(k) + r * tiles.stride[k][1] + c * step;
+      const T* from = first[k] + r * tiles.stride[k][1] + c * step;
       if (inside && step == 1 && on_16_bytes(from)) {
         in[i][k].access[0] = *reinterpret_cast<const float4*>(from);
       } else {
@@ -264,15 +278,14 @@ __global__ void tile_kernel(Formula formula, Operands<Formula> at,
       }
     }
   });
+  T* turned = shared;
 #pragma unroll
   for (int k = 0; k < IN; ++k) {
     if (!tiles.turned[k]) continue;
-    const T* from = static_cast<const T*>(at.in[k]) + base(k);
-    T* turned = shared + k * SIDE * PITCH;
-    by_packs(from, tiles.stride[k][0], columns, rows, tiles.even[k], [&](int c, int r, int) {
-      const T* here = from + c * tiles.stride[k][0] + r;
-      T* there = turned + c * PITCH + r;
-      if (tiles.even[k] && r + SIZE <= rows) {
+    by_packs<EVEN>(first[k], tiles.stride[k][0], columns, rows, tiles.edge[1], [&](int c, int r, int) {
+      const T* here = first[k] + c * tiles.stride[k][0] + r;
+      T* there = turned + c * pitch + r;
+      if (EVEN && r + SIZE <= rows) {
         const float4 words = *reinterpret_cast<const float4*>(here);
         float* by_words = reinterpret_cast<float*>(there);
         by_words[0] = words.x, by_words[1] = words.y, by_words[2] = words.z, by_words[3] = words.w;
@@ -286,22 +299,25 @@ __global__ void tile_kernel(Formula formula, Operands<Formula> at,
           if (r + e >= 0 && r + e < rows) there[e] = inside ? pack.element[e] : here[e];
       }
     });
+    turned += tiles.edge[0] * pitch;
   }
   __syncthreads();
-  by_packs(to, to_next, rows, columns, tiles.even[IN + OUT - 1], [&](int r, int c, int i) {
+  by_packs<EVEN>(to, to_next, rows, columns, tiles.edge[0], [&](int r, int c, int i) {
+    const T* across = shared + c * pitch + r;
 #pragma unroll
     for (int k = 0; k < IN; ++k) {
       if (!tiles.turned[k]) continue;
 #pragma unroll
       for (int e = 0; e < SIZE; ++e)
-        if (c + e >= 0 && c + e < columns) in[i][k].element[e] = shared[(k * SIDE + c + e) * PITCH + r];
+        if (c + e >= 0 && c + e < columns) in[i][k].element[e] = across[e * pitch];
+      across += tiles.edge[0] * pitch;
     }
     P out[OUT];
     compute_pack(formula, in[i], out);
 #pragma unroll
     for (int k = 0; k < OUT; ++k) {
       const long long step = tiles.stride[IN + k][0];
-      T* there = static_cast<T*>(at.out[k]) + base(IN + k) + r * tiles.stride[IN + k][1] + c * step;
+      T* there = const_cast<T*>(first[IN + k]) + r * tiles.stride[IN + k][1] + c * step;
       if (c >= 0 && c + SIZE <= columns && step == 1 && on_16_bytes(there)) {
         *reinterpret_cast<float4*>(there) = out[k].access[0];
       } else {
@@ -313,6 +329,22 @@ __global__ void tile_kernel(Formula formula, Operands<Formula> at,
   });
 }
 
+// The edges of a tile: rows of 256 bytes, because turned operands are far apart from column to column; but no more rows
+// or columns than there are, up to a power of two.
+template <class T>
+void choose_edges(const long long (&size)[DIMS], int area, int (&edge)[2]) {
+  const auto fits = [](int least, int most, long long size) {
+    int each = least;
+    while (each < most && each < size) each *= 2;
+    return each;
+  };
+  edge[1] = fits(LEAST, 256 / sizeof(T), size[1]);
+  edge[0] = fits(LEAST, area / edge[1], size[0]);
+  edge[1] = fits(edge[1], area / edge[0], size[1]);
+}
+
+constexpr int SHARED_BYTES = 48 * 1024;  // of a block, without asking for more
+
 template <class T, class Formula>
 void launch_tile(Formula formula, Operands<Formula> at, const Tensor* const* tensors, cudaStream_t stream) {
   constexpr int TENSORS = Formula::INPUTS + Formula::OUTPUTS;
@@ -320,24 +352,39 @@ void launch_tile(Formula formula, Operands<Formula> at, const Tensor* const* ten
   Tiles<TENSORS> tiles = {};
   long long size[DIMS] = {1, 1, 1, 1};
   for (int d = 0; d < out.ndim; ++d) size[d] = out.size[out.ndim - 1 - d];
+  int turned = 0;
+  bool even = true;
   for (int k = 0; k < TENSORS; ++k) {
     const Tensor& t = *tensors[k];
     for (int d = 0; d < out.ndim; ++d) tiles.stride[k][d] = size[d] > 1 ? t.stride[out.ndim - 1 - d] : 0;
     tiles.turned[k] = k < Formula::INPUTS && tiles.stride[k][1] == 1 && tiles.stride[k][0] != 0;
+    turned += tiles.turned[k];
+    if (!tiles.turned[k] && k < TENSORS - 1) continue;
     size_t bytes = reinterpret_cast<size_t>(t.data);
     for (int d = 0; d < DIMS; ++d)
       if (d != tiles.turned[k]) bytes |= tiles.stride[k][d] * sizeof(T);
-    tiles.even[k] = bytes % 16 == 0;
+    even = even && bytes % 16 == 0;
   }
+  int area = AREA<T>;
+  const auto bytes = [&] {
+    choose_edges<T>(size, area, tiles.edge);
+    return turned * tiles.edge[0] * (tiles.edge[1] * static_cast<int>(sizeof(T)) + 4);
+  };
+  while (bytes() > SHARED_BYTES) area /= 2;
   long long blocks = size[2] * size[3];
   for (int d = 0; d < 2; ++d) {
-    const long long count = (size[d] + EDGE<T> - 1) / EDGE<T>;
+    const long long count = (size[d] + tiles.edge[d] - 1) / tiles.edge[d];
     tiles.size[d] = size[d];
     tiles.tiles[d] = Divisor<int>(count);
     blocks *= count;
   }
   tiles.others = Divisor<int>(size[2]);
-  LAUNCH((tile_kernel<Formula, T>), static_cast<unsigned>(blocks), THREADS, 0, stream, formula, at, tiles);
+  const unsigned grid = static_cast<unsigned>(blocks);
+  if (even) {
+    LAUNCH((tile_kernel<Formula, T, true>), grid, THREADS, bytes(), stream, formula, at, tiles);
+  } else {
+    LAUNCH((tile_kernel<Formula, T, false>), grid, THREADS, bytes(), stream, formula, at, tiles);
+  }
 }
 
 // ---- Both --------------------------------------------------------------------------------------------------
