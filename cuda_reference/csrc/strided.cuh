@@ -202,47 +202,54 @@ void launch_strided(Formula formula, Operands<Formula> at, const Tensor* const* 
 // ---- tile --------------------------------------------------------------------------------------------------
 
 template <class T>
-constexpr int AREA = 16384 / sizeof(T);  // elements of a tile
-constexpr int LEAST = 16;                // and of its shorter edge
+constexpr int AREA = 8192 / sizeof(T);  // elements of a tile
+constexpr int LEAST = 16;               // and of its shorter edge
 
 // What the kernel knows of its tensors. Dimension 0 is the columns, 1 the rows; a block has one index of the others.
 template <int TENSORS>
 struct Tiles {
   long long size[2];
-  int edge[2];  // of a tile: powers of two
+  int edge[2];              // of a tile: powers of two
+  Divisor<int> packs[2];    // of an edge
   Divisor<int> tiles[2], others;
   long long stride[TENSORS][DIMS];
   bool turned[TENSORS];  // whether its elements lie side by side along the rows
 };
 
-// Goes through the lines of a tile by packs that begin at multiples of 16 bytes. A line has ``length`` elements of
-// ``edge``, and the next one begins ``stride`` elements further. Each thread calls ``use`` with a line, the place in it
+// The most packs of a thread.
+template <class T, bool EVEN>
+constexpr int PACKS = (AREA<T> * sizeof(T) / 16 + !EVEN * AREA<T> / LEAST + THREADS - 1) / THREADS;
+
+// Goes through the lines of a tile by packs that begin at multiples of 16 bytes. A line has ``length`` elements, and the
+// next one begins ``stride`` elements further. Each thread calls ``use`` with a line, the place in it
 // of a pack, and the number of packs that it had before. Unless lines are EVEN, which begin at multiples themselves,
 // they have one pack more, and some places are before the tile or behind it.
 template <bool EVEN, class T, class Use>
-__device__ void by_packs(const T* first, long long stride, int lines, int length, int edge, Use use) {
-  constexpr int SIZE = 16 / sizeof(T), MOST = (AREA<T> / SIZE + !EVEN * AREA<T> / LEAST + THREADS - 1) / THREADS;
-  const int packs = edge / SIZE + !EVEN, all = packs * lines;
+__device__ void by_packs(const T* first, long long stride, int lines, int length, Divisor<int> packs, Use use) {
+  constexpr int SIZE = 16 / sizeof(T);
 #pragma unroll
-  for (int i = 0; i < MOST; ++i) {
-    const int pack = i * THREADS + threadIdx.x;
-    if (pack >= all) break;
-    const int line = pack / packs;
-    int place = (pack - line * packs) * SIZE;
+  for (int i = 0; i < PACKS<T, EVEN>; ++i) {
+    const int pack = i * THREADS + threadIdx.x, line = packs.quotient(pack);
+    if (line >= lines) break;
+    int place = (pack - line * packs.size) * SIZE;
     if (!EVEN) place -= static_cast<int>(reinterpret_cast<size_t>(first + line * stride) % 16 / sizeof(T));
     if (place < length) use(line, place, i);
   }
 }
+
+// Blocks that a multiprocessor shall hold: while one waits for its tile, others load and store. More registers each, and
+// so fewer blocks, took up to 1.6 times as long.
+template <class Formula>
+constexpr int BLOCKS = Formula::INPUTS + Formula::OUTPUTS > 4 ? 3 : 5;
 
 // A thread's packs of the operands that are not turned are loaded before the block waits for the turned ones. A tile in
 // shared memory is as its operand is: column after column. Four bytes are between them, so that neither whole packs of
 // a column nor elements of a row are in the same banks. EVEN: whether all lines of turned operands and of the last
 // result begin at multiples of 16 bytes.
 template <class Formula, class T, bool EVEN>
-__global__ void tile_kernel(Formula formula, Operands<Formula> at,
-                            Tiles<Formula::INPUTS + Formula::OUTPUTS> tiles) {
+__global__ void __launch_bounds__(THREADS, BLOCKS<Formula>)
+    tile_kernel(Formula formula, Operands<Formula> at, Tiles<Formula::INPUTS + Formula::OUTPUTS> tiles) {
   constexpr int SIZE = 16 / sizeof(T), IN = Formula::INPUTS, OUT = Formula::OUTPUTS;
-  constexpr int MOST = (AREA<T> / SIZE + !EVEN * AREA<T> / LEAST + THREADS - 1) / THREADS;
   using P = Pack<T, float4, SIZE>;
   DYNAMIC_SHARED(T, shared);
   const int block = static_cast<int>(blockIdx.x), by_rows = tiles.tiles[0].quotient(block);
@@ -261,8 +268,8 @@ __global__ void tile_kernel(Formula formula, Operands<Formula> at,
   }
   const T* const to = first[IN + OUT - 1];
   const long long to_next = tiles.stride[IN + OUT - 1][1];
-  P in[MOST][IN];
-  by_packs<EVEN>(to, to_next, rows, columns, tiles.edge[0], [&](int r, int c, int i) {
+  P in[PACKS<T, EVEN>][IN];
+  by_packs<EVEN>(to, to_next, rows, columns, tiles.packs[0], [&](int r, int c, int i) {
     const bool inside = c >= 0 && c + SIZE <= columns;
 #pragma unroll
     for (int k = 0; k < IN; ++k) {
@@ -282,7 +289,7 @@ __global__ void tile_kernel(Formula formula, Operands<Formula> at,
 #pragma unroll
   for (int k = 0; k < IN; ++k) {
     if (!tiles.turned[k]) continue;
-    by_packs<EVEN>(first[k], tiles.stride[k][0], columns, rows, tiles.edge[1], [&](int c, int r, int) {
+    by_packs<EVEN>(first[k], tiles.stride[k][0], columns, rows, tiles.packs[1], [&](int c, int r, int) {
       const T* here = first[k] + c * tiles.stride[k][0] + r;
       T* there = turned + c * pitch + r;
       if (EVEN && r + SIZE <= rows) {
@@ -302,7 +309,7 @@ __global__ void tile_kernel(Formula formula, Operands<Formula> at,
     turned += tiles.edge[0] * pitch;
   }
   __syncthreads();
-  by_packs<EVEN>(to, to_next, rows, columns, tiles.edge[0], [&](int r, int c, int i) {
+  by_packs<EVEN>(to, to_next, rows, columns, tiles.packs[0], [&](int r, int c, int i) {
     const T* across = shared + c * pitch + r;
 #pragma unroll
     for (int k = 0; k < IN; ++k) {
@@ -329,8 +336,8 @@ __global__ void tile_kernel(Formula formula, Operands<Formula> at,
   });
 }
 
-// The edges of a tile: rows of 256 bytes, because turned operands are far apart from column to column; but no more rows
-// or columns than there are, up to a power of two.
+// The edges of a tile: 64 × 64 elements of 16 bits, 32 × 64 of 32; but no more rows or columns than there are, up to a
+// power of two.
 template <class T>
 void choose_edges(const long long (&size)[DIMS], int area, int (&edge)[2]) {
   const auto fits = [](int least, int most, long long size) {
@@ -338,7 +345,7 @@ void choose_edges(const long long (&size)[DIMS], int area, int (&edge)[2]) {
     while (each < most && each < size) each *= 2;
     return each;
   };
-  edge[1] = fits(LEAST, 256 / sizeof(T), size[1]);
+  edge[1] = fits(LEAST, 128 / sizeof(T), size[1]);
   edge[0] = fits(LEAST, area / edge[1], size[0]);
   edge[1] = fits(edge[1], area / edge[0], size[1]);
 }
@@ -375,6 +382,7 @@ void launch_tile(Formula formula, Operands<Formula> at, const Tensor* const* ten
   for (int d = 0; d < 2; ++d) {
     const long long count = (size[d] + tiles.edge[d] - 1) / tiles.edge[d];
     tiles.size[d] = size[d];
+    tiles.packs[d] = Divisor<int>(tiles.edge[d] * sizeof(T) / 16 + !even);
     tiles.tiles[d] = Divisor<int>(count);
     blocks *= count;
   }
