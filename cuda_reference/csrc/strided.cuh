@@ -209,8 +209,8 @@ constexpr int LEAST = 16;               // and of its shorter edge
 template <int TENSORS>
 struct Tiles {
   long long size[2];
-  int edge[2];              // of a tile: powers of two
-  Divisor<int> packs[2];    // of an edge
+  int edge[2];            // of a tile: powers of two
+  Divisor<int> packs[2];  // of an edge
   Divisor<int> tiles[2], others;
   long long stride[TENSORS][DIMS];
   bool turned[TENSORS];  // whether its elements lie side by side along the rows
@@ -220,10 +220,10 @@ struct Tiles {
 template <class T, bool EVEN>
 constexpr int PACKS = (AREA<T> * sizeof(T) / 16 + !EVEN * AREA<T> / LEAST + THREADS - 1) / THREADS;
 
-// Goes through the lines of a tile by packs that begin at multiples of 16 bytes. A line has ``length`` elements, and the
-// next one begins ``stride`` elements further. Each thread calls ``use`` with a line, the place in it
-// of a pack, and the number of packs that it had before. Unless lines are EVEN, which begin at multiples themselves,
-// they have one pack more, and some places are before the tile or behind it.
+// Goes through the lines of a tile by packs that begin at multiples of 16 bytes. A line has ``length`` elements, and
+// the next one begins ``stride`` elements further. Each thread calls ``use`` with a line, the place in it of a pack, and
+// the number of packs that it had before. Unless lines are EVEN, which begin at multiples themselves, they have one pack
+// more, and some places are before the tile or behind it.
 template <bool EVEN, class T, class Use>
 __device__ void by_packs(const T* first, long long stride, int lines, int length, Divisor<int> packs, Use use) {
   constexpr int SIZE = 16 / sizeof(T);

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from rung_calls import CALLS, devices, needs_host
 from torch import Tensor
 
 import cuda_reference
 from compare.cases import DTYPES, Case, Guarded
-from compare.checking.implementations import Implementation, in_quick_level, unavailable
+from compare.checking.implementations import Implementation, in_quick_level
 from compare.ops import SPECS
 from compare.timing import providers
 from cuda_reference import _rungs, _signatures
@@ -21,28 +22,6 @@ HALF, FLOAT, DOUBLE, INT = torch.float16, torch.float32, torch.float64, torch.in
 NARROW = (HALF, torch.bfloat16, FLOAT)
 NAMES = ["scalar", "pack64", "pack128", "stream"]  # those for dense tensors
 OTHERS = ["strided", "tile"]
-# Op → its tensors, the other arguments, and how many results it has.
-CALLS: dict[str, tuple[int, tuple[Any, ...], int]] = {
-    "add": (2, (), 1),
-    "square": (1, (), 1),
-    "square_backward": (2, (), 1),
-    "relu_scale": (1, (0.3,), 1),
-    "relu_scale_add": (2, (0.3,), 1),
-    "relu_scale_backward": (2, (0.3,), 1),
-    "act_mul": (2, ("gelu",), 1),
-    "act_mul_backward": (3, ("gelu_tanh",), 2),
-}
-
-needs_host = pytest.mark.skipif(
-    "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
-)
-devices = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=needs_host),
-        pytest.param("cuda", marks=pytest.mark.gpu_only),
-    ],
-)
 
 
 def moved(t: Tensor, start: int) -> Tensor:

@@ -8,26 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from rung_calls import CALLS, devices, needs_host
 from torch import Tensor
 
 import cuda_reference
 from compare.cases import Guarded
-from compare.checking.implementations import unavailable
 from compare.ops import SPECS
 from cuda_reference import _walks, load_inline
 
 HALF, FLOAT = torch.float16, torch.float32
-# Op → its tensors, the other arguments, and how many results it has.
-CALLS: dict[str, tuple[int, tuple[Any, ...], int]] = {
-    "add": (2, (), 1),
-    "square": (1, (), 1),
-    "square_backward": (2, (), 1),
-    "relu_scale": (1, (0.3,), 1),
-    "relu_scale_add": (2, (0.3,), 1),
-    "relu_scale_backward": (2, (0.3,), 1),
-    "act_mul": (2, ("gelu",), 1),
-    "act_mul_backward": (3, ("gelu_tanh",), 2),
-}
 SHAPES = [
     (33, 65),
     (130, 70),
@@ -40,17 +29,6 @@ SHAPES = [
 ]
 LAYOUTS = ["contiguous", "misaligned", "transposed", "padded", "strided", "channels_last"]
 OTHERS = [*LAYOUTS, "row", "column", "channel", "expanded"]
-
-needs_host = pytest.mark.skipif(
-    "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
-)
-devices = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=needs_host),
-        pytest.param("cuda", marks=pytest.mark.gpu_only),
-    ],
-)
 
 
 def laid(values: Tensor, layout: str) -> Tensor:
