@@ -104,7 +104,7 @@ def test_every_cuda_kernel_of_add_has_its_row() -> None:
     rows = add_rows("sm_90")
     cubin, _ = _build.cubin("add", "sm_90")
     symbols = {name for name, _ in machine_code._code_sections(cubin)}
-    assert len(symbols) == 3 + 19  # of any layout, and rungs
+    assert len(symbols) == 3 + 19 + 12  # plain, rungs of dense tensors, and of other layouts
     assert {row.cuda.name for row in rows.values()} == {readable(name) for name in symbols}
 
 
