@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -210,7 +211,8 @@ class Elementwise(Spec):
     def _walks(self, variant: str, dtypes: Sequence[torch.dtype], case: Case) -> bool:
         """Whether a rung for other layouts takes a case's tensors, and they are not all dense and
         aligned, for which there are better rungs."""
-        args, numbers = arguments = self.inputs(case, META)
+        # Values do not matter, and not all kinds of them can be made here.
+        args, numbers = arguments = self.inputs(replace(case, values="normal"), META)
         shape, dtype = self.result_shape(arguments), self.result_dtype(case, arguments)
         out = cases.Guarded(shape, dtype, META, case.out_layout).out
         operands = args[: len(self.operands)]
