@@ -10,7 +10,7 @@ from cuda_reference import _cublaslt, _gemm, _rungs, ops
 from cuda_reference._walks import DIMS
 
 _LAYOUTS = {
-    _rungs.STRIDE: f"of {DIMS} dimensions or fewer",
+    _rungs.STRIDED: f"of {DIMS} dimensions or fewer",
     _rungs.TILE: f"of {DIMS} dimensions or fewer, some along another one than the result",
 }
 _REST = 'What no rung of an op takes, its plain kernel does: variant None, and "auto" there.'

@@ -119,7 +119,7 @@ def fake(*tensors: Tensor) -> Tensor:
 
 def variants_of(signature: Signature) -> _rungs.Variants:
     """The variants of an op that consists only of a .cu."""
-    strided = _rungs.STRIDED if signature.strided else ()
+    strided = _rungs.NOT_DENSE if signature.strided else ()
     names = (*strided, *(_rungs.DENSE if signature.rungs else ()))
     return {name: _rungs.VARIANTS[name] for name in names}
 

@@ -19,18 +19,18 @@ from cuda_reference import _forms, _launch
 from cuda_reference._arguments import FLOATING, check_choice, check_flag
 from cuda_reference._walks import DIMS, Walk, walk
 
-STRIDED = STRIDE, TILE = ("strided", "tile")  # in the order of enum Strided in csrc/strided.cuh
+STRIDED, TILE = NOT_DENSE = ("strided", "tile")  # in the order of enum Strided in csrc/strided.cuh
 DENSE = ("scalar", "pack64", "pack128", "stream")  # in the order of enum Rung in csrc/rungs.cuh
-RUNGS = (*STRIDED, *DENSE)
+RUNGS = (*NOT_DENSE, *DENSE)
 STREAM = DENSE[-1]
 # name → dtypes
-VARIANTS = dict.fromkeys(RUNGS, FLOATING) | dict.fromkeys((*STRIDED, "pack64"), FLOATING[:3])
+VARIANTS = dict.fromkeys(RUNGS, FLOATING) | dict.fromkeys((*NOT_DENSE, "pack64"), FLOATING[:3])
 AUTO = "auto"
 PACKED = "pack128"
 # "auto" takes the first of these that suits the tensors. Packs take every alignment, but process
 # unaligned tensors element by element. For large tensors stream is slower than packs
 # (docs/CUDA_LADDER.md).
-BEST = (PACKED, STREAM, TILE, STRIDE, "scalar")
+BEST = (PACKED, STREAM, TILE, STRIDED, "scalar")
 ALIGNMENT = 16  # bytes of a pack; stream's tensors have equal addresses modulo this
 NARROW = 16  # "auto" does not turn tiles along dimensions of fewer elements
 
@@ -85,7 +85,7 @@ def misfit(
     for name, t in tensors.items():
         if t.dtype != first.dtype:
             return f"takes tensors of one dtype, but '{name}' has {t.dtype} beside {first.dtype}"
-    if variant in STRIDED:
+    if variant in NOT_DENSE:
         return _strided_misfit(variant, _walk(list(tensors.values())))
     for name, t in tensors.items():
         if not t.is_contiguous() or t.shape != first.shape:
@@ -110,14 +110,14 @@ def _walk(tensors: Sequence[Tensor]) -> Walk:
     return walk([t if t.shape == shape else t.expand(shape) for t in tensors])
 
 
-def _strided_misfit(variant: str, walk: Walk) -> str:
-    if len(walk.sizes) > DIMS:
+def _strided_misfit(variant: str, each: Walk) -> str:
+    if len(each.sizes) > DIMS:
         return (
-            f"takes tensors of at most {DIMS} dimensions, but these have {len(walk.sizes)} that "
+            f"takes tensors of at most {DIMS} dimensions, but these have {len(each.sizes)} that "
             "are not one in all of them"
         )
-    if variant == TILE and len(walk.turned) != 1:
-        dims = "no dimension" if not walk.turned else f"{len(walk.turned)} dimensions"
+    if variant == TILE and len(each.turned) != 1:
+        dims = "no dimension" if not each.turned else f"{len(each.turned)} dimensions"
         return (
             "takes tensors of which some go along another dimension than the result, one for all "
             f"of them, but these go along {dims}"
@@ -210,9 +210,9 @@ def launch(
     if not out.numel():
         return
     dtype = _launch.DTYPE_CODE[out.dtype]
-    if rung in STRIDED:
+    if rung in NOT_DENSE:
         symbol, arguments = f"{op}_strided", _described(rung, tensors)
-        call = CCall(STRIDED.index(rung), dtype)  # the tensors have the sizes
+        call = CCall(NOT_DENSE.index(rung), dtype)  # the tensors have the sizes
         call.marks = ()
     else:
         symbol = f"{op}_{'rung' if rung in DENSE else rung}"

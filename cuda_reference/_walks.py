@@ -4,12 +4,14 @@ the order of the result's memory.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
 DIMS = 4  # the most dimensions; as in csrc/strided.cuh
+REMEMBERED = 256  # walks: several rungs are asked about the same tensors
 
 
 class Walk(NamedTuple):
@@ -40,7 +42,11 @@ class Walk(NamedTuple):
 def walk(tensors: Sequence[Tensor]) -> Walk:
     """The dimensions of tensors of one shape; the result is the last one. Dimensions of one element
     are left out, and neighbours are one dimension if every tensor goes through them as one."""
-    shape, strides = tensors[-1].shape, [t.stride() for t in tensors]
+    return _walk(tuple(tensors[-1].shape), tuple([t.stride() for t in tensors]))
+
+
+@functools.lru_cache(REMEMBERED)
+def _walk(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Walk:
     order = sorted(range(len(shape)), key=lambda d: -strides[-1][d])
     sizes: list[int] = []
     kept: list[list[int]] = []  # the strides of all tensors in each dimension

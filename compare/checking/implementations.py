@@ -97,7 +97,7 @@ def in_quick_level(implementation: Implementation, spec: Spec) -> bool:
     """Whether the quick level includes it. Of a CUDA side with rungs the quick level runs only the
     plain kernel, the best rung for dense tensors and those for other layouts."""
     rungs = tuple(spec.rungs())
-    below = implementation.variant not in (None, *_rungs.STRIDED, *rungs[-1:])
+    below = implementation.variant not in (None, *_rungs.NOT_DENSE, *rungs[-1:])
     return not (implementation.side == "cuda" and rungs and below)
 
 

@@ -438,9 +438,9 @@ def _words(error: Exception | None) -> str:
 
 def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
     """(dtype, variant) of every CUDA kernel of the op."""
+    rungs = spec.rungs()
     for dtype in spec.dtypes:
         case = next(iter(spec.to_compile(dtype, spec.default_options)))
-        rungs = spec.rungs()
         for variant in (None, *spec.variants("cuda")):
             dtypes = rungs.get(variant or "")
             taken = spec.takes("cuda", variant, case) if dtypes is None else DTYPES[dtype] in dtypes

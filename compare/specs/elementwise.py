@@ -198,7 +198,7 @@ class Elementwise(Spec):
         rungs = self.rungs() if side == "cuda" and variant is not None else {}
         if variant not in rungs:
             return super().takes(side, variant, case)
-        if variant in _rungs.STRIDED:
+        if variant in _rungs.NOT_DENSE:
             return self._walks(variant, rungs[variant], case)
         layouts = {case.layout, case.out_layout}
         layouts |= {str(case.options[name]) for name in ("y", "grad") if name in case.options}
@@ -230,7 +230,7 @@ class Elementwise(Spec):
             return super().cuda_kernel(dtype, variant)
         formula = self.name.title().replace("_", "")
         element, size = ELEMENT[dtype], cases.DTYPES[dtype].itemsize
-        if variant == _rungs.STRIDE:
+        if variant == _rungs.STRIDED:
             return f"strided_kernel<{formula}, {element}, int>"
         if variant == _rungs.TILE:
             return f"tile_kernel<{formula}, {element}, true>"
@@ -246,7 +246,7 @@ class Elementwise(Spec):
         kernels = super().cuda_kernels(dtype, variant)
         if variant == _rungs.TILE:
             kernels["anywhere"] = kernels[""].replace(", true>", ", false>")
-        if variant == _rungs.STRIDE:
+        if variant == _rungs.STRIDED:
             kernels["far"] = kernels[""].replace(", int>", ", long long>")
         return kernels
 

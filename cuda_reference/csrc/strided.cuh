@@ -12,7 +12,7 @@
 #include "rungs.cuh"
 
 constexpr int DIMS = 4;  // as in _walks.py
-enum Strided { STRIDED, TILE };  // in the order of STRIDED in _rungs.py
+enum Strided { STRIDED, TILE };  // in the order of NOT_DENSE in _rungs.py
 
 // Divides by a size: 32-bit numbers from 0 on by a product and a shift, since x / size is the integer part of
 // x·⌈2³¹⁺ᵏ / size⌉ / 2³¹⁺ᵏ if size is at most 2ᵏ.
