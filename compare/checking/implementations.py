@@ -14,7 +14,7 @@ from torch import Tensor
 import triton_kernels
 from compare.cases import DISTANT, Case
 from compare.specs import Spec
-from cuda_reference import _build, _compilers, _rungs
+from cuda_reference import _build, _compilers
 
 # Mode → (side, device). The order is the order of the table's columns.
 MODES = {
@@ -96,9 +96,9 @@ def selected(implementation: Implementation, names: list[str]) -> bool:
 def in_quick_level(implementation: Implementation, spec: Spec) -> bool:
     """Whether the quick level includes it. Of a CUDA side with rungs the quick level runs only the
     plain kernel, the best rung for dense tensors and those for other layouts."""
-    rungs = tuple(spec.rungs())
-    below = implementation.variant not in (None, *_rungs.NOT_DENSE, *rungs[-1:])
-    return not (implementation.side == "cuda" and rungs and below)
+    best = spec.best_rungs()
+    below = implementation.variant not in (None, *best)
+    return not (implementation.side == "cuda" and best and below)
 
 
 # The interpreter takes milliseconds per program, and the pinned variants have many small programs.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -21,7 +21,6 @@ from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, choice
 from compare.cases import CPU, FLOATS, INTEGERS, META, Arguments, Case, Level, Sized
 from compare.specs import drawn_elementwise
 from compare.specs.spec import Spec
-from cuda_reference import _rungs
 
 ALL = FLOATS + INTEGERS
 
@@ -195,34 +194,37 @@ class Elementwise(Spec):
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
         """A rung takes dense tensors of one shape and dtype; the best one only equal alignments.
         The rungs for other layouts are asked."""
-        rungs = self.rungs() if side == "cuda" and variant is not None else {}
-        if variant not in rungs:
+        rungs = {rung.name: rung for rung in self._rungs()} if side == "cuda" else {}
+        rung = rungs.get(variant or "")
+        if rung is None:
             return super().takes(side, variant, case)
-        if variant in _rungs.NOT_DENSE:
-            return self._walks(variant, rungs[variant], case)
+        if not rung.dense:
+            laid = self._laid(case)
+            return bool(laid) and not self._dense(case, laid) and not rung.refuses(laid)
         layouts = {case.layout, case.out_layout}
         layouts |= {str(case.options[name]) for name in ("y", "grad") if name in case.options}
         dense = layouts - {"same"} <= DENSE and "x" not in case.options
         if not dense or {"y_dtype", "grad_dtype"} & set(case.options):
             return False
         alike = "misaligned" not in layouts or layouts == {"misaligned"}
-        return case.torch_dtype in rungs[variant] and (alike or variant != tuple(rungs)[-1])
+        return case.torch_dtype in rung.dtypes and (alike or variant != tuple(rungs)[-1])
 
-    def _walks(self, variant: str, dtypes: Sequence[torch.dtype], case: Case) -> bool:
-        """Whether a rung for other layouts takes a case's tensors, and they are not all dense and
-        aligned, for which there are better rungs."""
+    def _laid(self, case: Case) -> dict[str, Tensor]:
+        """A case's operands and result without their values; empty if not all are tensors."""
         # Values do not matter, and not all kinds of them can be made here.
         args, numbers = arguments = self.inputs(replace(case, values="normal"), META)
-        shape, dtype = self.result_shape(arguments), self.result_dtype(case, arguments)
-        out = cases.Guarded(shape, dtype, META, case.out_layout).out
         operands = args[: len(self.operands)]
         if not all(isinstance(t, Tensor) for t in operands) or cases.tensors_of(((), numbers)):
-            return False
-        dense = all(t.is_contiguous() and t.shape == shape for t in (*operands, out))
-        if dense and not {"misaligned", "half-aligned"} & case.lying:
-            return False
-        every = {**dict(zip(self.operands, operands)), "out": out}
-        return not _rungs.misfit(variant, dtypes, every)
+            return {}
+        shape, dtype = self.result_shape(arguments), self.result_dtype(case, arguments)
+        out = cases.Guarded(shape, dtype, META, case.out_layout).out
+        return {**dict(zip(self.operands, operands)), "out": out}
+
+    def _dense(self, case: Case, laid: Mapping[str, Tensor]) -> bool:
+        """Whether the tensors are all dense and aligned, so that the rungs for these take them."""
+        shape = laid["out"].shape
+        dense = all(t.is_contiguous() and t.shape == shape for t in laid.values())
+        return dense and not {"misaligned", "half-aligned"} & case.lying
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """The name of a rung's kernel: its template with the op's formula."""
@@ -230,11 +232,11 @@ class Elementwise(Spec):
             return super().cuda_kernel(dtype, variant)
         formula = self.name.title().replace("_", "")
         element, size = ELEMENT[dtype], cases.DTYPES[dtype].itemsize
-        if variant == _rungs.STRIDED:
+        if variant == "strided":
             return f"strided_kernel<{formula}, {element}, int>"
-        if variant == _rungs.TILE:
+        if variant == "tile":
             return f"tile_kernel<{formula}, {element}, true>"
-        if variant == _rungs.STREAM:
+        if variant == "stream":
             return f"stream_kernel<{formula}, {element}>"
         bytes_moved = {"scalar": size, "pack64": 8, "pack128": 16}[variant]
         access = {8: "float2", 16: "float4"}[bytes_moved] if bytes_moved > size else element
@@ -244,9 +246,9 @@ class Elementwise(Spec):
         """One kernel; with offsets of 32 bits also that with 64, for lines at multiples of 16 bytes
         also that for others."""
         kernels = super().cuda_kernels(dtype, variant)
-        if variant == _rungs.TILE:
+        if variant == "tile":
             kernels["anywhere"] = kernels[""].replace(", true>", ", false>")
-        if variant == _rungs.STRIDED:
+        if variant == "strided":
             kernels["far"] = kernels[""].replace(", int>", ", long long>")
         return kernels
 

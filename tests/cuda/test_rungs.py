@@ -240,6 +240,9 @@ def test_capabilities() -> None:
     assert [rung.name for rung in own] == [*OTHERS, *NAMES]
     assert [rung.auto for rung in own] == [True, True, True, False, True, True]
     assert [DOUBLE in rung.dtypes for rung in own] == [False, False, True, False, True, True]
+    assert [rung.dense for rung in own] == [False, False, True, True, True, True]
+    turned = {"x": torch.ones(5, 4).T, "out": torch.ones(4, 5)}
+    assert ["contiguous" in rung.refuses(turned) for rung in own] == [rung.dense for rung in own]
     text = str(cuda_reference.capabilities("act_mul"))
     words = [" ".join(line.split()) for line in text.splitlines()]
     assert any(line.startswith(DENSE_STREAM) for line in words)
