@@ -105,12 +105,12 @@ def number(act: str) -> int:
     return ACTIVATIONS[act].number if act in ACTIVATIONS else -1
 
 
-def library(stem: str, act: str, target: _compilers.Target) -> Any:
-    """The library of csrc/<stem>.cu for ``target`` that has the activation."""
+def library(stem: str, act: str, target: _compilers.Target, part: str | None = None) -> Any:
+    """The library of csrc/<stem>.cu for ``target`` that has the activation, or of a part."""
     if act in ACTS:
-        return _build.library(stem, target)
+        return _build.library(stem, target, part=part)
     folder, name = _unit(stem, act, REGISTERED[act])
-    return _build.library(name, target, csrc=folder)
+    return _build.library(name, target, csrc=folder, part=part)
 
 
 @functools.cache

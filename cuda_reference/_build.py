@@ -65,14 +65,32 @@ def _key(source: Path, toolchain: _compilers._Toolchain) -> str:
 
 # ---- Building ---------------------------------------------------------------
 
+PLAIN = "ONLY_PLAIN"  # the part of a source that has its plain kernels; csrc/elementwise.cuh
+
+
+def rungs_of(dtype: int) -> str:
+    """The part of a source that has the rungs of a dtype, given by its code."""
+    return f"ONLY_RUNGS_OF={dtype}"
+
 
 def build(
-    stems: Sequence[str], target: Target, *, csrc: Path = CSRC, more: tuple[str, ...] = ()
+    stems: Sequence[str],
+    target: Target,
+    *,
+    csrc: Path = CSRC,
+    more: tuple[str, ...] = (),
+    part: str | None = None,
 ) -> dict[str, Path]:
     """Stem → library. Those that are neither prebuilt nor in the cache are built in one parallel
     ninja run.
 
-    ``more`` are additional flags, or additional sources of the library.
+    Args:
+        stems: names of the sources in ``csrc``.
+        target: "cuda" or "host".
+        csrc: the folder of the sources.
+        more: additional flags, or additional sources of the library.
+        part: all that nvcc shall compile, PLAIN or rungs_of(dtype); the whole source if that is in
+            the cache, and on the CPU, where it takes seconds. None: the whole source.
 
     Raises:
         BuildError: a source does not compile, with the compiler's first errors; or a library in
@@ -89,8 +107,10 @@ def build(
         if not left:
             return ready
         toolchain = _compilers._toolchain(target)
-        flags = (*toolchain.flags, *more)
-        return ready | compile_sources(left, target, replace(toolchain, flags=flags))
+        toolchain = replace(toolchain, flags=(*toolchain.flags, *more))
+        if part and target == "cuda" and not _all_cached(left, target, toolchain):
+            toolchain = replace(toolchain, flags=(*toolchain.flags, f"-D{part}"))
+        return ready | compile_sources(left, target, toolchain)
     except BuildError as error:
         raise BuildError("\n".join([str(error), *misfits])) from error
 
@@ -100,10 +120,7 @@ def compile_sources(
 ) -> dict[str, Path]:
     """Stem → library in the cache. Missing ones are built in one parallel ninja run."""
     cache = _compilers.cache_directory()
-    records = {
-        stem: cache / f"{stem}-{target}-{_key(source, toolchain)}.json"
-        for stem, source in sources.items()
-    }
+    records = _records(sources, target, toolchain)
     libraries = {stem: cached[0] for stem, record in records.items() if (cached := _cached(record))}
     missing = {stem: source for stem, source in sources.items() if stem not in libraries}
     if missing:
@@ -120,6 +137,23 @@ def compile_sources(
             if failures:
                 raise BuildError("\n".join(failures))
     return libraries
+
+
+def _records(
+    sources: Mapping[str, Path], target: Target, toolchain: _compilers._Toolchain
+) -> dict[str, Path]:
+    """Stem → the record of its library in the cache, if there is one."""
+    cache = _compilers.cache_directory()
+    return {
+        stem: cache / f"{stem}-{target}-{_key(source, toolchain)}.json"
+        for stem, source in sources.items()
+    }
+
+
+def _all_cached(
+    sources: Mapping[str, Path], target: Target, toolchain: _compilers._Toolchain
+) -> bool:
+    return all(map(_cached, _records(sources, target, toolchain).values()))
 
 
 def cubin(
@@ -321,11 +355,17 @@ os.register_at_fork(
 
 
 def library(
-    stem: str, target: Target, *, csrc: Path = CSRC, more: tuple[str, ...] = ()
+    stem: str,
+    target: Target,
+    *,
+    csrc: Path = CSRC,
+    more: tuple[str, ...] = (),
+    part: str | None = None,
 ) -> ctypes.CDLL:
-    """The library of csrc/<stem>.cu for ``target``, built on first use, loaded once per process."""
+    """The library of csrc/<stem>.cu for ``target``, or of the part (:func:`build`), built on first
+    use, loaded once per process."""
     with _load_lock:
-        return _load(stem, target, csrc, more)
+        return _load(stem, target, csrc, more, part if target == "cuda" else None)
 
 
 def _demangled(symbol: str) -> str:
@@ -345,8 +385,10 @@ def undefined(library: ctypes.CDLL) -> list[str]:
 
 
 @functools.cache
-def _load(stem: str, target: Target, csrc: Path, more: tuple[str, ...]) -> ctypes.CDLL:
-    path = build([stem], target, csrc=csrc, more=more)[stem]
+def _load(
+    stem: str, target: Target, csrc: Path, more: tuple[str, ...], part: str | None
+) -> ctypes.CDLL:
+    path = build([stem], target, csrc=csrc, more=more, part=part)[stem]
     kind = _compilers._sanitizer() if target == "host" else None
     symbol = {"address": "__asan_init", "thread": "__tsan_init"}.get(kind or "")
     # Without the runtime, loading the library would end the process.

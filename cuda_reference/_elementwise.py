@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _forms, _launch, _memory, _rungs
+from cuda_reference import _arguments, _build, _forms, _launch, _memory, _rungs
 from cuda_reference._arguments import FLOATING, INTEGRAL
 from cuda_reference._registered import Gradients, Registered, broadcast, empty, promoted
 from cuda_reference._signatures import TENSOR, Signature
@@ -256,5 +256,5 @@ def run(
 ) -> Tensor:
     """Call the launcher, unless ``out`` is empty. Returns ``out``."""
     if out.numel():
-        _launch.launch(stem, symbol, tensors, (out,), *arguments, act=act)
+        _launch.launch(stem, symbol, tensors, (out,), *arguments, act=act, part=_build.PLAIN)
     return out

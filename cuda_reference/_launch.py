@@ -132,6 +132,7 @@ def launch(
     written: tuple[Tensor, ...],
     *arguments: Any,
     act: str = "none",
+    part: str | None = None,
 ) -> None:
     """Call the launcher ``symbol`` of csrc/<stem>.cu on the current stream of its device.
 
@@ -140,6 +141,7 @@ def launch(
         written: the tensors that it writes, which determine the device.
         arguments: its arguments, without the stream.
         act: an activation that the library must have.
+        part: the part of the source that has the launcher's kernels (_build.py).
 
     Raises:
         RuntimeError: the launch failed. The text has the launcher's name, the shapes or values of
@@ -149,7 +151,7 @@ def launch(
     on_gpu = device.type == "cuda"
     elsewhere = on_gpu and device.index != torch._C._cuda_getDevice()
     with torch.cuda.device(device) if elsewhere else _HERE:  # the guard alone takes microseconds
-        library = _activations.library(stem, act, "cuda" if on_gpu else "host")
+        library = _activations.library(stem, act, "cuda" if on_gpu else "host", part)
         stream = current_stream(device.index) if on_gpu else None
         call(library, symbol, told, written, arguments, ctypes.c_void_p(stream))
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cuda_reference import _forms, _launch
+from cuda_reference import _build, _forms, _launch
 from cuda_reference._arguments import FLOATING, check_choice, check_flag
 from cuda_reference._walks import DIMS, Walk, walk
 
@@ -219,7 +219,9 @@ def launch(
         arguments = [_launch.pointer(t) for t in tensors]
         number = DENSE.index(rung) if rung in DENSE else -1
         call = CCall(number, dtype, _blocks(out.device), out.numel())
-    _launch.launch(stem, symbol, told, written, ctypes.byref(call), *arguments, *numbers, act=act)
+    part = _build.rungs_of(dtype) if rung in RUNGS else _build.PLAIN
+    every = (ctypes.byref(call), *arguments, *numbers)
+    _launch.launch(stem, symbol, told, written, *every, act=act, part=part)
 
 
 def _described(rung: str, tensors: Sequence[Tensor]) -> list[Any]:

@@ -54,6 +54,7 @@ extern "C" int add_strided(const Call* call, const Tensor* x, const Tensor* y, c
   return launch_strided_rung<Add>(*call, {alpha}, {x, y, out}, stream);
 }
 
+#ifndef ONLY_RUNGS_OF
 #define ADD_VARIANT(NAME, T, V, PER_THREAD)                                                                    \
   extern "C" int add_##NAME(const Call* call, const void* x, const void* y, void* out, Scalar alpha,           \
                             cudaStream_t stream) {                                                             \
@@ -71,3 +72,4 @@ ADD_VARIANT(bf16, __nv_bfloat16, __nv_bfloat16, 1)
 ADD_VARIANT(bf16x2, __nv_bfloat16, unsigned, 2)
 ADD_VARIANT(bf16x8, __nv_bfloat16, unsigned, 8)
 ADD_VARIANT(bf16x8_pack, __nv_bfloat16, float4, 8)
+#endif

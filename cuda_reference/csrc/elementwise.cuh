@@ -111,6 +111,14 @@ inline unsigned blocks_for(long long threads) {
   return static_cast<unsigned>((threads + THREADS - 1) / THREADS);
 }
 
+// nvcc takes many seconds for all kernels of an op. So Python lets it compile the part that a call needs: with ONLY_PLAIN
+// a library has no rungs, with ONLY_RUNGS_OF only those of this dtype. Launchers of what is left out return an error.
+#ifdef ONLY_RUNGS_OF
+#pragma nv_diag_suppress 177  // variables that only plain kernels use
+#define WITH_FLOATING_TYPE(dtype, ...) return cudaErrorInvalidValue
+#define WITH_COMPUTE_TYPE(dtype, ...) return cudaErrorInvalidValue
+#else
+
 // Runs the statement with C = the compute type of a floating result dtype.
 #define WITH_FLOATING_TYPE(dtype, ...) \
   do {                                  \
@@ -133,3 +141,5 @@ inline unsigned blocks_for(long long threads) {
       WITH_FLOATING_TYPE(dtype, __VA_ARGS__); \
     }                                  \
   } while (0)
+
+#endif

@@ -177,23 +177,33 @@ struct Call {
   long long n;
 };
 
-// Runs the statement with T = the type of a floating dtype that is no wider than WIDEST.
-#define WITH_ELEMENT(dtype, WIDEST, ...) \
-  do {                                   \
-    if ((dtype) == F16) {                \
-      using T = __half;                  \
-      __VA_ARGS__;                       \
-    } else if ((dtype) == BF16) {        \
-      using T = __nv_bfloat16;           \
-      __VA_ARGS__;                       \
-    } else if ((dtype) == F32) {         \
-      using T = float;                   \
-      __VA_ARGS__;                       \
-    } else if constexpr (WIDEST == 8) {  \
-      using T = double;                  \
-      __VA_ARGS__;                       \
-    }                                    \
+// Whether this library has the rungs of a dtype.
+#if defined(ONLY_PLAIN)
+#define HAS_RUNGS_OF(dtype) false
+#elif defined(ONLY_RUNGS_OF)
+#define HAS_RUNGS_OF(dtype) ((dtype) == ONLY_RUNGS_OF)
+#else
+#define HAS_RUNGS_OF(dtype) true
+#endif
+
+// For a template that ends with it: runs the statement with T = the type of a floating dtype that is no wider than
+// WIDEST, and returns CUDA's status.
+#define WITH_ELEMENT(dtype, WIDEST, ...)                                         \
+  do {                                                                           \
+    IF_ELEMENT(F16, __half, dtype, __VA_ARGS__)                                  \
+    IF_ELEMENT(BF16, __nv_bfloat16, dtype, __VA_ARGS__)                          \
+    IF_ELEMENT(F32, float, dtype, __VA_ARGS__)                                   \
+    if constexpr (WIDEST == 8) { IF_ELEMENT(F64, double, dtype, __VA_ARGS__) }   \
+    return cudaErrorInvalidValue;                                                \
   } while (0)
+#define IF_ELEMENT(DTYPE, TYPE, dtype, ...) \
+  if constexpr (HAS_RUNGS_OF(DTYPE)) {      \
+    if ((dtype) == DTYPE) {                 \
+      using T = TYPE;                       \
+      __VA_ARGS__;                          \
+      return cudaGetLastError();            \
+    }                                       \
+  }
 
 template <class T, class Formula>
 void launch_pack_rung(int rung, Formula formula, Operands<Formula> at, long long n, cudaStream_t stream) {
@@ -210,13 +220,11 @@ void launch_pack_rung(int rung, Formula formula, Operands<Formula> at, long long
 template <class Formula>
 int launch_packs_of(const Call& call, Formula formula, Operands<Formula> at, cudaStream_t stream) {
   WITH_ELEMENT(call.dtype, Formula::WIDEST, launch_pack_rung<T>(call.rung, formula, at, call.n, stream));
-  return cudaGetLastError();
 }
 
 template <class Formula>
 int launch_stream_of(const Call& call, Formula formula, Operands<Formula> at, cudaStream_t stream) {
   WITH_ELEMENT(call.dtype, Formula::WIDEST, launch_stream<T>(formula, at, call.n, call.most, stream));
-  return cudaGetLastError();
 }
 
 template <class Formula>

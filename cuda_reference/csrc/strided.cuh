@@ -409,5 +409,4 @@ int launch_strided_rung(const Call& call, Formula formula,
   } else {
     WITH_ELEMENT(call.dtype, 4, launch_strided<T>(formula, at, tensors, stream));
   }
-  return cudaGetLastError();
 }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _activations, _arguments, _elementwise, _forms, _launch, _rungs
+from cuda_reference import _activations, _arguments, _build, _elementwise, _forms, _launch, _rungs
 from cuda_reference._arguments import FLOATING
 from cuda_reference._registered import Gradients, Registered, broadcast, empty, promoted
 from cuda_reference._second_derivatives import of_argument
@@ -126,7 +126,7 @@ def _launch_backward(
     elif dup.numel():
         views = _elementwise.views(dup, {**tensors, "dgate": dgate})
         arguments = *views.values(), _activations.number(act)
-        _launch.launch("act_mul", op, told, written, *arguments, act=act)
+        _launch.launch("act_mul", op, told, written, *arguments, act=act, part=_build.PLAIN)
     return dgate, dup
 
 
