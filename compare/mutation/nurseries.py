@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -21,9 +22,11 @@ Value = TypeVar("Value")
 
 
 class Nursery:
-    """One such process, for one trial at a time; it is restarted after it had to be killed."""
+    """One such process, for one trial at a time; it is restarted after it had to be killed.
+    ``variables`` are added to its environment."""
 
-    def __init__(self) -> None:
+    def __init__(self, variables: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._variables = variables
         self._process: subprocess.Popen[str] | None = None
         self._ended = False
         self._lock = threading.Lock()  # of these two
@@ -33,7 +36,7 @@ class Nursery:
         with self._lock:
             if self._ended:
                 return None
-            process = self._process = self._process or _started()
+            process = self._process = self._process or _started(self._variables)
         assert process.stdin
         assert process.stdout
         try:
@@ -63,23 +66,26 @@ class Nursery:
             process.communicate()
 
 
-def _started() -> subprocess.Popen[str]:
+def _started(variables: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-P", str(Path(__file__).with_name("nursery.py"))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         # Read once, when torch is loaded; else every trial has a thread for each core.
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
         start_new_session=True,  # so that it is killed with all processes of a trial
     )
 
 
 def each(
-    function: Callable[[Item, Nursery], Value], items: Iterable[Item], jobs: int
+    function: Callable[[Item, Nursery], Value],
+    items: Iterable[Item],
+    jobs: int,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Value]:
     """The function of every item and an idle nursery, in the order of completion."""
-    nurseries = [Nursery() for _ in range(jobs)]
+    nurseries = [Nursery(variables) for _ in range(jobs)]
     free = queue.SimpleQueue[Nursery]()
     for nursery in nurseries:
         free.put(nursery)

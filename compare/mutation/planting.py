@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from compare.mutation.mutant import PACKAGES, ROOT, Edit, Mutant
 from compare.mutation.nurseries import Nursery
 from compare.mutation.population import GLUON, is_target, judges
 from compare.mutation.reach import CSRC
-from compare.mutation.trial import LINED, NO_CASE, TOO_LONG
+from compare.mutation.trial import CASE, LINED, NO_CASE, TOO_LONG
 from compare.ops import CUDA, sources
+from cuda_reference._compilers import BuildError, sanitizer_environment
 
 SECONDS = 600  # for all cases that are tried with one mutant
 ENDS = ("killed", "survived", "timed out", "did not compile")
@@ -96,10 +98,41 @@ def available() -> tuple[str, ...]:
 
 
 def run(mutants: list[Mutant], plan: Plan, jobs: int) -> Iterator[Trial]:
-    """Every mutant's trial, in the order of completion."""
+    """Every mutant's trial, in the order of completion. CUDA sources that survive on the CPU are
+    tried again under AddressSanitizer, last of all: where a kernel reads what is not its own, its
+    results may be right."""
+    variables = _sanitizer() if SANITIZED in plan.modes else {}
+    again: dict[Mutant, Trial] = {}
+    for trial in _each(mutants, plan, jobs, {}):
+        if variables and trial.end == "survived" and trial.mutant.side == "cuda":
+            again[trial.mutant] = trial
+        else:
+            yield trial
+    for trial in _each(list(again), replace(plan, modes=(SANITIZED,)), jobs, variables):
+        survived = again.pop(trial.mutant)
+        yield trial if trial.end == "killed" else survived
+    yield from again.values()
+
+
+SANITIZED = "cuda-host"  # the mode that AddressSanitizer watches
+
+
+def _sanitizer() -> dict[str, str]:
+    try:
+        return sanitizer_environment("address")
+    except BuildError as error:
+        print(f"not run: AddressSanitizer: {error}", file=sys.stderr, flush=True)
+        return {}
+
+
+def _each(
+    mutants: list[Mutant], plan: Plan, jobs: int, variables: Mapping[str, str]
+) -> Iterator[Trial]:
     if mutants:
         jobs = min(jobs, len(mutants))
-        ended = nurseries.each(lambda each, nursery: _tried(each, plan, nursery), mutants, jobs)
+        ended = nurseries.each(
+            lambda each, nursery: _tried(each, plan, nursery), mutants, jobs, variables
+        )
         yield from filter(None, ended)
 
 
@@ -234,6 +267,9 @@ def try_one(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial:
         )
     except (IndexError, KeyError, TypeError, ValueError):
         pass
+    if report := re.search(r"ERROR: (AddressSanitizer: \S+)", output):
+        *_, by = re.findall(rf"^{CASE}(.*)", output[: report.start()], re.M) or [""]
+        return Trial(mutant, "killed", report[1], by, seconds=seconds)
     last = output.splitlines()[-1] if output.splitlines() else ""
     if status is None or -status in TOO_LONG:
         return Trial(mutant, "timed out", last, seconds=seconds)

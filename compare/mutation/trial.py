@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ _NO_KERNEL = ("CompilationError", "InterpreterError", "NameError", "AttributeErr
 
 LINED = "triton-interpreted"  # the mode in which kernels execute lines of Python
 NO_CASE = "no case comes to it"
+CASE = "next: "  # how the line begins that names a case before it is run
 TOO_LONG = (signal.SIGPROF, signal.SIGALRM)  # signals at a trial's time limit
 # How names of Gluon's files begin that are for float32 alone → the precision.
 PRECISIONS = {"fma": "ieee", "parts": "f16x3"}
@@ -67,6 +69,8 @@ def try_cases(
     done = 0
     for mode in modes:
         for spec, case in _tried(ops, mode, level, most, numbers, variant, file):
+            if "CROSSCHECK_SANITIZE" in os.environ:  # a report ends the process
+                print(f"{CASE}{case.command(mode)} --sanitize address", flush=True)
             with _limited(seconds):
                 results = list(verdicts.check(spec, [case], _candidates(spec, mode, variant)))
             done += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from compare.mutation.nurseries import Nursery
 from compare.mutation.planting import Plan, Trial
 from compare.mutation.tables import Report
 from compare.ops import SPECS
+from cuda_reference import BuildError
 from triton_kernels.gemm.gluon import availability
 
 FLAT = "triton_kernels/_elementwise_kernels.py"
@@ -92,6 +94,31 @@ def test_ends_of_a_cuda_mutant() -> None:
     assert "SIGSEGV" in crash.says
     assert broken.end == "did not compile"
     assert "could not build square.cu" in broken.says
+
+
+@needs_host
+def test_what_reads_beside_an_operand_is_seen_by_address_sanitizer() -> None:
+    """Its results are right."""
+    line = "  const C v = load<C>(x, x.offset(i));\n"
+    (trial,) = tried(planted(SQUARE, line, line + "  volatile C beside = load<C>(x, -1);\n"))
+    assert (trial.end, trial.says) == ("killed", "AddressSanitizer: heap-buffer-overflow")
+    assert trial.by.startswith("python -m compare check square")
+    assert trial.by.endswith("--impl cuda-host --sanitize address")
+
+
+def test_without_a_sanitizer_a_survivor_stays_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_sanitizer(kind: str) -> dict[str, str]:
+        raise BuildError(f"g++ has no lib{kind}.so")
+
+    same = replace(mutant_of("a = b", "a = c"), side="cuda")
+    survived = Trial(same, "survived")
+    monkeypatch.setattr(planting, "sanitizer_environment", no_sanitizer)
+    monkeypatch.setattr(planting, "try_one", lambda *_: survived)
+    plan = Plan(["square"], modes=("cuda-host",))
+    assert list(planting.run([same], plan, jobs=1)) == [survived]
+    assert "not run: AddressSanitizer: g++ has no libaddress.so" in capsys.readouterr().err
 
 
 def test_a_planted_fault_stays_in_its_copy(tmp_path: Path) -> None:

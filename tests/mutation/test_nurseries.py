@@ -17,7 +17,7 @@ SLEEPS = "import sys, time; sys.stdin.readline(); time.sleep(60)"
 def test_a_trial_whose_process_is_ended_meanwhile_has_no_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def started() -> subprocess.Popen[str]:
+    def started(_: object) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         command = [sys.executable, "-S", "-c", SLEEPS]
         return subprocess.Popen(command, text=True, start_new_session=True, **pipes)
