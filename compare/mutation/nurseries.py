@@ -29,7 +29,15 @@ class Nursery:
         self._variables = variables
         self._process: subprocess.Popen[str] | None = None
         self._ended = False
-        self._lock = threading.Lock()  # of these two
+        self._beside: Nursery | None = None
+        self._lock = threading.Lock()  # of these three
+
+    def beside(self, variables: Mapping[str, str]) -> Nursery:
+        """Another one with these variables, always the same. It ends with this one."""
+        with self._lock:
+            self._beside = self._beside or Nursery(variables)
+            self._beside._ended |= self._ended
+            return self._beside
 
     def run(self, seconds: float, **request: Any) -> int | None:
         """The exit status of a trial; None at the time limit, or if it was ended."""
@@ -55,6 +63,8 @@ class Nursery:
         """End it for good, from any thread."""
         self._ended = True
         self.close()
+        if self._beside is not None:
+            self._beside.end()
 
     def close(self) -> None:
         """End it, and the trial that it is at."""
@@ -82,10 +92,9 @@ def each(
     function: Callable[[Item, Nursery], Value],
     items: Iterable[Item],
     jobs: int,
-    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Value]:
     """The function of every item and an idle nursery, in the order of completion."""
-    nurseries = [Nursery(variables) for _ in range(jobs)]
+    nurseries = [Nursery() for _ in range(jobs)]
     free = queue.SimpleQueue[Nursery]()
     for nursery in nurseries:
         free.put(nursery)

@@ -98,26 +98,21 @@ def available() -> tuple[str, ...]:
 
 
 def run(mutants: list[Mutant], plan: Plan, jobs: int) -> Iterator[Trial]:
-    """Every mutant's trial, in the order of completion. CUDA sources that survive on the CPU are
-    tried again under AddressSanitizer, last of all: where a kernel reads what is not its own, its
-    results may be right."""
-    variables = _sanitizer() if SANITIZED in plan.modes else {}
-    again: dict[Mutant, Trial] = {}
-    for trial in _each(mutants, plan, jobs, {}):
-        if variables and trial.end == "survived" and trial.mutant.side == "cuda":
-            again[trial.mutant] = trial
-        else:
-            yield trial
-    for trial in _each(list(again), replace(plan, modes=(SANITIZED,)), jobs, variables):
-        survived = again.pop(trial.mutant)
-        yield trial if trial.end == "killed" else survived
-    yield from again.values()
+    """Every mutant's trial, in the order of completion."""
+    if mutants:
+        variables = _sanitizer() if SANITIZED in plan.modes else {}
+        jobs = min(jobs, len(mutants))
+        ended = nurseries.each(
+            lambda each, nursery: _tried(each, plan, nursery, variables), mutants, jobs
+        )
+        yield from filter(None, ended)
 
 
 SANITIZED = "cuda-host"  # the mode that AddressSanitizer watches
 
 
 def _sanitizer() -> dict[str, str]:
+    """The variables of a process with AddressSanitizer; none if it cannot be had."""
     try:
         return sanitizer_environment("address")
     except BuildError as error:
@@ -125,21 +120,21 @@ def _sanitizer() -> dict[str, str]:
         return {}
 
 
-def _each(
-    mutants: list[Mutant], plan: Plan, jobs: int, variables: Mapping[str, str]
-) -> Iterator[Trial]:
-    if mutants:
-        jobs = min(jobs, len(mutants))
-        ended = nurseries.each(
-            lambda each, nursery: _tried(each, plan, nursery), mutants, jobs, variables
-        )
-        yield from filter(None, ended)
+def _tried(
+    mutant: Mutant, plan: Plan, nursery: Nursery, variables: Mapping[str, str]
+) -> Trial | None:
+    """The mutant's trial. None if it failed to run, so that the others go on.
 
-
-def _tried(mutant: Mutant, plan: Plan, nursery: Nursery) -> Trial | None:
-    """The mutant's trial. None if it failed to run, so that the others go on."""
+    What survives in a CUDA source is tried again under AddressSanitizer: where a kernel reads what
+    is not its own, its results may be right.
+    """
     try:
-        return try_one(mutant, plan, nursery)
+        trial = try_one(mutant, plan, nursery)
+        if trial.end == "survived" and mutant.side == "cuda" and variables:
+            again = replace(plan, modes=(SANITIZED,))
+            watched = try_one(mutant, again, nursery.beside(variables))
+            return watched if watched.end == "killed" else trial
+        return trial
     except Exception as error:  # noqa: BLE001 - any error is printed
         print(f"not tried: {mutant}: {error!r}", file=sys.stderr, flush=True)
         return None

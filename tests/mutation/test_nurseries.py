@@ -30,3 +30,14 @@ def test_a_trial_whose_process_is_ended_meanwhile_has_no_status(
         assert nursery.run(60, words=["any"] * 10_000) is None
         ends.join()
         assert nursery.run(60, words=[]) is None  # there is no other
+
+
+def test_one_beside_another_ends_with_it() -> None:
+    nursery = Nursery()
+    beside = nursery.beside({"A": "1"})
+    assert nursery.beside({"A": "1"}) is beside
+    nursery.end()
+    assert beside.run(60, words=[]) is None
+    late = Nursery()
+    late.end()
+    assert late.beside({}).run(60, words=[]) is None
