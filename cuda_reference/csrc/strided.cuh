@@ -15,7 +15,7 @@ constexpr int DIMS = 4;  // as in _walks.py
 enum Strided { STRIDED, TILE };  // in the order of NOT_DENSE in _rungs.py
 
 // Divides by a size: 32-bit numbers from 0 on by a product and a shift, since x / size is the integer part of
-// x·⌈2³¹⁺ᵏ / size⌉ / 2³¹⁺ᵏ if size is at most 2ᵏ.
+// x·⌈2³¹⁺ᵏ / size⌉ / 2³¹⁺ᵏ if size is at most 2ᵏ. A size of 1 has the magic number 2³², of which 32 bits are 0.
 template <class I>
 struct Divisor {
   I size = 1;
@@ -23,7 +23,7 @@ struct Divisor {
 
   Divisor() = default;
   explicit Divisor(long long by) : size(static_cast<I>(by)) {
-    if (sizeof(I) > 4 || by == 1) return;
+    if (sizeof(I) > 4) return;
     int k = 1;
     while (1LL << k < by) ++k;
     magic = static_cast<unsigned>(((1ULL << (31 + k)) + by - 1) / by);
@@ -148,14 +148,18 @@ inline bool is_dense(const Tensor& t) {
   return true;
 }
 
-// The number of places: the elements, or those of whole packs per row if a result's rows are apart.
-template <class Formula, class T>
-long long places(const Tensor* const* tensors, bool& together) {
-  constexpr int SIZE = 16 / sizeof(T), TENSORS = Formula::INPUTS + Formula::OUTPUTS;
-  const Tensor& out = *tensors[TENSORS - 1];
+template <class Formula>
+bool results_are_dense(const Tensor* const* tensors) {
+  for (int k = Formula::INPUTS; k < Formula::INPUTS + Formula::OUTPUTS; ++k)
+    if (!is_dense(*tensors[k])) return false;
+  return true;
+}
+
+// The number of places: the elements, or those of whole packs per row if the results' rows are apart.
+template <class T>
+long long places(const Tensor& out, bool together) {
+  constexpr int SIZE = 16 / sizeof(T);
   const long long n = out.numel(), columns = out.size[out.ndim - 1];
-  together = true;
-  for (int k = Formula::INPUTS; k < TENSORS; ++k) together = together && is_dense(*tensors[k]);
   return together ? n : n / columns * ((columns + SIZE - 1) / SIZE * SIZE);
 }
 
@@ -184,8 +188,8 @@ constexpr long long NEAR = (1LL << 31) - 2 * 16 * THREADS;  // places and offset
 
 template <class T, class Formula>
 void launch_strided(Formula formula, Operands<Formula> at, const Tensor* const* tensors, cudaStream_t stream) {
-  bool together;
-  const long long all = places<Formula, T>(tensors, together);
+  const bool together = results_are_dense<Formula>(tensors);
+  const long long all = places<T>(*tensors[Formula::INPUTS + Formula::OUTPUTS - 1], together);
   bool near = all < NEAR;
   for (int k = 0; k < Formula::INPUTS + Formula::OUTPUTS; ++k) {
     long long last = 0;
