@@ -4,7 +4,8 @@ In precisions tf32x3 and f16x3, and for float64 except on compute capability 9.0
 configuration. Otherwise there are several candidates, and :func:`choose` takes the one that is
 fastest by :mod:`triton_kernels.gemm.model`:
 
-- the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least;
+- the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least, and the largest
+  where gemm_gluon_kernel has configurations;
 - the configurations of gemm_gluon_kernel, on compute capability 9.0, where those of
   gemm_gluon_fma_kernel are the only ones for float32 matrices in precision ieee;
 - through pointers, the tiles given by rules, if there are no descriptors or few rows;
@@ -47,7 +48,6 @@ class TmaTiles(NamedTuple):
         tiles: the tiles.
         SUBTILES: 2 if the epilogue takes half a tile at a time, which leaves memory for a stage.
         stages_with_c: num_stages if there is an addend c, which also needs shared memory.
-        reached: the fraction of the tensor cores' peak that the loop reaches.
         long: replaces ``tiles`` from K = Constants.long on, without c: there the time of the loop
             matters, not that of the epilogue.
     """
@@ -55,7 +55,6 @@ class TmaTiles(NamedTuple):
     tiles: Tiles
     SUBTILES: int
     stages_with_c: int
-    reached: float
     long: Tiles | None = None
 
     def for_problem(self, problem: Problem, constants: Constants = SHIPPED) -> Configuration:
@@ -68,14 +67,13 @@ class TmaTiles(NamedTuple):
         return Configuration(True, tiles, self.SUBTILES).of_dtype(problem.dtype)
 
 
-# Constants.costs has their costs, in this order. These tell which row competes; the fraction of the
-# peak is for the model.
+# Constants.costs has their costs, in this order.
 TMA_TILES = (
-    TmaTiles(Tiles(128, 256, 64, 16, 8, 4), 2, 3, 0.95),
-    TmaTiles(Tiles(128, 128, 64, 16, 8, 4), 1, 4, 0.85, long=Tiles(128, 128, 64, 8, 4, 5)),
-    TmaTiles(Tiles(64, 128, 128, 16, 4, 4), 1, 3, 0.74),
-    TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 5, 0.54),
-    TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 5, 0.31),
+    TmaTiles(Tiles(128, 256, 64, 16, 8, 4), 2, 3),
+    TmaTiles(Tiles(128, 128, 64, 16, 8, 4), 1, 4, long=Tiles(128, 128, 64, 8, 4, 5)),
+    TmaTiles(Tiles(64, 128, 128, 16, 4, 4), 1, 3),
+    TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 5),
+    TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 5),
 )
 PARTS_TILES = (  # the tiles of gemm_f16x3_kernel; not measured yet
     Tiles(128, 128, 64, 16, 8, 3),
@@ -107,6 +105,7 @@ PLENTY = 128 * 1024
 
 
 Failed = tuple[Configuration, tuple[object, ...], Gpu]
+LARGEST_REACHES = 0.95  # fraction of the tensor cores' peak that the first of TMA_TILES reaches
 # The tiles for a split K with more than 32 rows. With up to 32 rows tiles are SMALL columns wide.
 FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
 
@@ -165,7 +164,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
             return ways
     constants = _measured.constants(gpu)
     if by_descriptors:
-        tma = _of_tma(problem, gpu, constants)
+        tma = _of_tma(problem, gpu, constants, bool(ways))
         ways += [(form, reached, WHOLE) for form, reached in tma.items()]
     if not ways or M <= SMALL:
         usual = Configuration(False, tiles_for(problem, gpu, constants))
@@ -236,8 +235,12 @@ def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
     return (enough or fit[-1:] or [_SMALLEST])[0]
 
 
-def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configuration, float]:
-    """The configuration of gemm_tma_kernel whose waves cost least, if one fits."""
+def _of_tma(
+    problem: Problem, gpu: Gpu, constants: Constants, beside_gluon: bool
+) -> dict[Configuration, float]:
+    """The configuration of gemm_tma_kernel whose waves cost least, if one fits → the fraction of the
+    peak of its loop. Beside those of gemm_gluon_kernel also the largest: its costs tell nothing of
+    loads, by which it is ahead of them."""
     K = constants.long if problem.K >= constants.long else 0  # all K of a kind share a cache entry
     costs = _tma_costs(problem.of_any_size(K), gpu, constants, _failed)
 
@@ -247,8 +250,8 @@ def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configurat
     best = min(costs, key=lambda form: waves(form) * costs[form][0], default=None)
     if best is None:
         return {}
-    _, reached = costs[best]
-    return {best: reached}
+    tried = [best, *list(costs)[:1]] if beside_gluon else [best]
+    return {form: costs[form][1] for form in tried}
 
 
 @functools.lru_cache(256)
@@ -258,10 +261,12 @@ def _tma_costs(
     """The configurations of gemm_tma_kernel that fit → the cost of a tile, and the fraction of the
     peak of its loop."""
     costs: dict[Configuration, tuple[float, float]] = {}
+    first = TMA_TILES[0].tiles
     for row, cost in zip(TMA_TILES, constants.costs):
         form = _fitting(row.for_problem(problem, constants), problem.of_any_size(), gpu, failed)
         if form is not None:
-            costs.setdefault(form, (cost, row.reached))
+            area = row.tiles.BLOCK_M * row.tiles.BLOCK_N / (first.BLOCK_M * first.BLOCK_N)
+            costs.setdefault(form, (cost, LARGEST_REACHES * area / cost))
     return costs
 
 

@@ -48,9 +48,10 @@ def launch(gemm: Gemm) -> None:
         problem = problem._replace(precision="ieee")
     multiply_adds = not problem.by_cores
     kernels = availability.kernels(gpu, out.device, multiply_adds)
-    if gemm.a.element_size() == 2:  # others were not measured
-        of_a, of_b = 2 * max(gemm.a.stride()), 2 * max(gemm.b.stride())
-        problem = Problem(*problem[:7], kernels, pitches(of_a, of_b, M))
+    if problem.dtype.itemsize == 2:  # others were not measured
+        (am, ak), (bk, bn) = gemm.a.stride(), gemm.b.stride()
+        of_a, of_b = am if am > ak else ak, bk if bk > bn else bn
+        problem = Problem(*problem[:7], kernels, pitches(2 * of_a, 2 * of_b, M))
     else:
         problem = Problem(*problem[:7], kernels)
     while True:
@@ -88,7 +89,8 @@ def _is_faster_whole(problem: Problem, gpu: Gpu, device: torch.device) -> bool:
 def pitches(of_a: int, of_b: int, M: int) -> tuple[int, int]:
     """The ``pitches`` of a Problem, by the bytes between rows of a and of b. What has no descriptor
     is copied to aligned rows; so is b if its pitch is slow and there are many rows of a."""
-    a, b = math.gcd(of_a, ALIGNED), math.gcd(of_b, ALIGNED)
+    a, b = of_a | ALIGNED, of_b | ALIGNED
+    a, b = a & -a, b & -b  # the lowest bit
     least = 32 if M >= PITCHED else 16
     return a if a >= 16 else ALIGNED, b if b >= least else ALIGNED
 
