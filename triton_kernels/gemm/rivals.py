@@ -57,10 +57,10 @@ def known(dtype: torch.dtype, gpu: Gpu) -> bool:
 
 # ---- ours ----
 
-# Activation → factor for the time of an epilogue that overlaps with another tile's product. Without
-# overlap the factor is 1 for all.
+# Activation → factor for the time of an epilogue that overlaps with another tile's product.
 EPILOGUES = {"none": 0.5, "relu": 1.0, "leaky_relu": 1.0, "gelu": 3.0}
 LONGER = 1.9  # the factor of all other activations
+ALONE = 1.3  # the factor of all without overlap
 BY_ELEMENTS = 2.3  # added to the factor if no descriptor can write the result; theirs: the factor
 # The speed of the tensor cores in samples of many calls, relative to the samples of seven that
 # model.py is fitted to.
@@ -75,7 +75,7 @@ def ours(layer: Layer, gpu: Gpu, rates: Rates, kernels: str) -> float:
     pitch = K * dtype.itemsize
     problem = Problem(M, N, K, dtype, dtype, kernels=kernels, pitches=pitches(pitch, pitch, M))
     form = choose(problem, gpu)
-    epilogue = EPILOGUES.get(act or "", LONGER) if form.ALTERNATE else 1.0
+    epilogue = EPILOGUES.get(act or "", LONGER) if form.ALTERNATE else ALONE
     if form.tma and not aligned(N):
         epilogue += BY_ELEMENTS
     loads = 1.0 if form.tma or not aligned(K) else THROUGH_POINTERS
