@@ -34,8 +34,10 @@ BY_DESCRIPTORS = 1.38e11  # bytes/s that one multiprocessor loads by descriptors
 THROUGH_POINTERS = 7e10  # and through pointers
 UNALIGNED = 3.4  # factor for loads through pointers of 16-bit rows of K that start at no vector
 # Factors for loads of a matrix by its pitch, see Problem. A tile's rows have 128 bytes, as lines of
-# L2; if they start within a line they are in two. Sectors of L2 have 32 bytes.
+# L2; if they start within a line they are in two, and with an odd multiple of 16 bytes also within
+# a sector. Through pointers only sectors matter.
 PITCHES = {128: 1.0, 64: 1.37, 32: 1.37, 16: 2.34}
+SECTOR = 32  # bytes
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
 MULTIPLY_ADD = 3e11  # float32 operations/s of a multiprocessor without tensor cores
 STEP = 2.1e-7  # least seconds of a step of K in one program, until its loads arrive
@@ -82,6 +84,7 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
     addend = ADDEND if c else 1
     by_cores, kind = problem.by_cores, problem.of_any_size()
     a_pitch, b_pitch = PITCHES[of_a], PITCHES[of_b]
+    sectors = b_pitch if of_b < SECTOR else 1.0
     unaligned = UNALIGNED * 2 / itemsize if K * itemsize % 16 else 1.0
     step = STEP if by_cores and not synchronous(problem) else LONG_STEP
 
@@ -117,7 +120,7 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
                 else:
                     busy = waves * (loop + last)
             else:
-                loaded = loads * steps * (min(m, M) * a_pitch + n * b_pitch) * k * itemsize
+                loaded = loads * sectors * steps * (min(m, M) + n) * k * itemsize
                 loop = loaded / THROUGH_POINTERS * unaligned
                 if not by_cores:
                     loop = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD)
