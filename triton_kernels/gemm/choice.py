@@ -240,9 +240,9 @@ def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
 def _of_tma(
     problem: Problem, gpu: Gpu, constants: Constants, beside_gluon: bool
 ) -> dict[Configuration, float]:
-    """The configuration of gemm_tma_kernel whose waves cost least, if one fits → the fraction of the
-    peak of its loop. Beside those of gemm_gluon_kernel also the largest, which loads least for an
-    element: the model knows of loads, the costs do not."""
+    """The configuration of gemm_tma_kernel whose waves cost least, if one fits → the fraction of
+    the peak of its loop. Beside those of gemm_gluon_kernel also the largest, which loads least for
+    an element: the model knows of loads, the costs do not."""
     K = constants.long if problem.K >= constants.long else 0  # all K of a kind share a cache entry
     costs = _tma_costs(problem.of_any_size(K), gpu, constants, _failed)
 
