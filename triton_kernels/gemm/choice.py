@@ -290,10 +290,13 @@ def parts_of(form: Configuration, problem: Problem, gpu: Gpu, together: bool = F
         return []
     M, N, K, *_ = problem
     rows, columns, depth, *_ = form.tiles
-    tiles, full = cdiv(M, rows) * cdiv(N, columns), gpu.multiprocessors
+    # -(-x // y) is cdiv(x, y) without a call: this runs for every form of every new shape.
+    tiles, full = -(-M // rows) * -(-N // columns), gpu.multiprocessors
     if together or (not form.tma and model.synchronous(problem)):
         full *= model.RESIDENT
-    most = cdiv(K, depth) // 2  # each part has at least two steps
+    elif tiles >= full:
+        return []
+    most = -(-K // depth) // 2  # each part has at least two steps
     wanted: tuple[int, ...] = ()
     if 0 < tiles < full:
         each = gpu.multiprocessors

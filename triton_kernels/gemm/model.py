@@ -106,6 +106,9 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
             at_once, rate = _resident(form, kind, gpu), PEAKS[itemsize] * reached
         elif tma:
             flops = peak.flops * reached * 2 / itemsize  # tf32 at half the speed
+            multiplied = 2 * m * n * k * multiprocessors / flops
+            loaded = loads * (min(m, M) * a_pitch + n * b_pitch) * k * itemsize / BY_DESCRIPTORS
+            each = (multiplied**4 + loaded**4) ** 0.25  # seconds of a step
             last = m * n * EPILOGUE * epilogue * addend
         times = []
         for parts in numbers:
@@ -115,9 +118,7 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
                 alone = (steps * k + LEAD) * 2 * m * n / rate
                 busy = _together(alone, warps, waves, at_once)
             elif tma:
-                multiplied = steps * 2 * m * n * k * multiprocessors / flops
-                loaded = loads * steps * (min(m, M) * a_pitch + n * b_pitch) * k * itemsize
-                loop = (multiplied**4 + (loaded / BY_DESCRIPTORS) ** 4) ** 0.25
+                loop = steps * each
                 if form.ALTERNATE:  # all epilogues but the last overlap with products
                     busy = waves * (loop**4 + ((loop + last) / 2) ** 4) ** 0.25 + last
                 else:
