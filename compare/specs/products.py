@@ -26,6 +26,7 @@ from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
 from triton_kernels.gemm import GPUS, Problem, choose
 from triton_kernels.gemm.choice import SMALL
 from triton_kernels.gemm.gluon import availability
+from triton_kernels.gemm.launch import pitches
 
 HALVES = ("float16", "bfloat16")
 PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")  # other dtypes than float32 have "ieee" only
@@ -100,13 +101,13 @@ TILES = {
 
 # The forms of triton_kernels.gemm.gluon, on several tiles in both directions, with tails; then with
 # K in parts: by one consumer and two, of tiles whose columns are not a power of two.
-GLUON: list[Cut] = [((390, 328, 4104), 2), ((130, 520, 3080), 2), ((322, 264, 1544), 2)]
-GLUON += [((130, 328, 520), 1), ((322, 72, 520), 2), ((130, 392, 2056), 2)]
-GLUON += [((130, 328, 3080), 2), ((580, 264, 520), 20), ((770, 328, 2056), 10), ((70, 168, 40), 3)]
-GLUON += [((130, 72, 1544), 12), ((390, 200, 4104), 24), ((70, 392, 3080), 12)]
+GLUON: list[Cut] = [((390, 328, 4104), 2), ((198, 520, 2056), 2), ((322, 264, 1544), 2)]
+GLUON += [((196, 328, 136), 1), ((324, 96, 40), 2), ((162, 976, 520), 3)]
+GLUON += [((146, 904, 520), 3), ((132, 264, 264), 2), ((66, 264, 40), 8), ((66, 136, 40), 24)]
+GLUON += [((66, 136, 2056), 16), ((390, 200, 4104), 24), ((142, 264, 4104), 12)]
 # Those that compute the transpose, of products without an addend; the last with K in parts.
-GLUON_TURNED: list[Cut] = [((202, 200, 40), 6), ((418, 200, 520), 6), ((266, 536, 1032), 6)]
-GLUON_TURNED += [((514, 200, 40), 6), ((130, 592, 4104), 20)]
+GLUON_TURNED: list[Cut] = [((228, 200, 40), 6), ((262, 328, 520), 2), ((260, 704, 520), 6)]
+GLUON_TURNED += [((516, 200, 40), 6), ((258, 200, 4104), 18)]
 # Products without an addend to compile, of the forms whose place the transpose takes in GLUON's.
 GLUON_PLAIN: list[Cut] = [((1030, 168, 520), 12), ((1030, 200, 40), 1), ((1030, 72, 40), 1)]
 GLUON_PLAIN += [((34, 200, 40), 1), ((34, 168, 40), 1), ((34, 72, 40), 1)]
@@ -284,6 +285,9 @@ class Product(Spec):
         if number := case.options.get("multiprocessors"):
             gpu = gpu._replace(multiprocessors=number)
         problem = Problem(M, N, K, case.torch_dtype, case.torch_dtype, precision)
+        if case.torch_dtype.itemsize == 2:
+            of_a, of_b = (2 * max(t.stride()[-2:]) for t in (a, b))
+            problem = problem._replace(pitches=pitches(of_a, of_b, M))
         chosen = [choose(problem._replace(kernels=kernels), gpu) for kernels in ("tl", "any")]
         copied = 0
         if case.dtype == "float64":

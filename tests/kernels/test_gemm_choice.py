@@ -195,6 +195,11 @@ def test_what_other_gpus_get_is_right(arch: str, monkeypatch: pytest.MonkeyPatch
 DRAWN = random.Random(19).sample([(arch, i) for arch in GPUS for i in range(300)], 40)
 
 
+def columns(form: Configuration) -> int:
+    """The BLOCK_N of a launch. The transpose's columns are the product's rows."""
+    return form.tiles.BLOCK_M if form.TURNED else form.tiles.BLOCK_N
+
+
 @compiles
 @pytest.mark.parametrize("part", range(8))
 def test_a_sample_of_the_walk_compiles_and_fits(part: int) -> None:
@@ -204,7 +209,7 @@ def test_a_sample_of_the_walk_compiles_and_fits(part: int) -> None:
         *_, launch = walk.compiled([product], arch)  # after a copy of what is not aligned
         assert launch.error is None, (arch, product)
         chosen = choose(product.problem, gpu)
-        assert launch.meta["BLOCK_N"] == chosen.tiles.BLOCK_N
+        assert launch.meta["BLOCK_N"] == columns(chosen)
         bytes_ = chosen.shared_memory(product.problem, gpu.capability)
         assert 0 < launch.shared <= bytes_ <= gpu.shared_memory, (arch, product)
 
@@ -220,7 +225,7 @@ def test_copies_are_not_taken_for_the_products(monkeypatch: pytest.MonkeyPatch) 
     drawn = walk.sample("sm_90", 60)
     launches = walk.compiled(drawn, "sm_90")
     forms = [choose(product.problem, GPUS["sm_90"]) for product in drawn]
-    assert [each.meta["BLOCK_N"] for each in launches] == [form.tiles.BLOCK_N for form in forms]
+    assert [each.meta["BLOCK_N"] for each in launches] == list(map(columns, forms))
     assert "repack_kernel" in names
 
 

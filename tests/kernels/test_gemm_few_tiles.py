@@ -179,7 +179,7 @@ def test_bench_lists_the_parts_that_a_problem_may_have() -> None:
 def test_split_products_compile_and_fit(arch: str) -> None:
     """The tiles of few rows, on every architecture; the bytes of the formula hold."""
     gpu = GPUS[arch]
-    wanted = problem(40, 40, 2056, "tl")
+    wanted = problem(40, 40, 3080, "tl")
     form = choose(wanted, gpu._replace(multiprocessors=10))
     assert form.SPLIT > 1
     product = walk.Product(wanted, "gelu", True, True, "rows", "columns")

@@ -4,7 +4,8 @@ In precisions tf32x3 and f16x3, and for float64 except on compute capability 9.0
 configuration. Otherwise there are several candidates, and :func:`choose` takes the one that is
 fastest by :mod:`triton_kernels.gemm.model`:
 
-- the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least;
+- the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least, and the largest
+  where gemm_gluon_kernel has configurations;
 - the configurations of gemm_gluon_kernel, on compute capability 9.0, where those of
   gemm_gluon_fma_kernel are the only ones for float32 matrices in precision ieee;
 - through pointers, the tiles given by rules, if there are no descriptors or few rows;
@@ -47,6 +48,7 @@ class TmaTiles(NamedTuple):
         tiles: the tiles.
         SUBTILES: 2 if the epilogue takes half a tile at a time, which leaves memory for a stage.
         stages_with_c: num_stages if there is an addend c, which also needs shared memory.
+        reached: the fraction of the tensor cores' peak that the loop reaches.
         long: replaces ``tiles`` from K = Constants.long on, without c: there the time of the loop
             matters, not that of the epilogue.
     """
@@ -54,6 +56,7 @@ class TmaTiles(NamedTuple):
     tiles: Tiles
     SUBTILES: int
     stages_with_c: int
+    reached: float
     long: Tiles | None = None
 
     def for_problem(self, problem: Problem, constants: Constants = SHIPPED) -> Configuration:
@@ -66,13 +69,14 @@ class TmaTiles(NamedTuple):
         return Configuration(True, tiles, self.SUBTILES).of_dtype(problem.dtype)
 
 
-# Constants.costs has their costs, in this order.
+# Constants.costs has their costs, in this order. These tell which row competes; the fraction of the
+# peak is for the model.
 TMA_TILES = (
-    TmaTiles(Tiles(128, 256, 64, 16, 8, 4), 2, 3),
-    TmaTiles(Tiles(128, 128, 64, 16, 8, 4), 1, 4, long=Tiles(128, 128, 64, 8, 4, 5)),
-    TmaTiles(Tiles(64, 128, 128, 16, 4, 4), 1, 3),
-    TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 5),
-    TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 5),
+    TmaTiles(Tiles(128, 256, 64, 16, 8, 4), 2, 3, 0.95),
+    TmaTiles(Tiles(128, 128, 64, 16, 8, 4), 1, 4, 0.85, long=Tiles(128, 128, 64, 8, 4, 5)),
+    TmaTiles(Tiles(64, 128, 128, 16, 4, 4), 1, 3, 0.74),
+    TmaTiles(Tiles(64, 64, 128, 16, 4, 6), 1, 5, 0.54),
+    TmaTiles(Tiles(64, 32, 128, 16, 4, 6), 1, 5, 0.31),
 )
 PARTS_TILES = (  # the tiles of gemm_f16x3_kernel; not measured yet
     Tiles(128, 128, 64, 16, 8, 3),
@@ -87,12 +91,11 @@ FLOAT64_TILES = {
     Tiles(32, 32, 32, 8, 4, 3): 0.56,
     Tiles(16, 32, 32, 8, 4, 4): 0.41,
 }
-MOST_ROWS = 1024  # for which the transpose is computed; more were not measured
 LARGEST = 64  # the most rows of these, and of those for multiply-adds in Gluon
 LONG = 512  # elements of K from which on it may also be split to fill the last wave
 MOST = 64  # parts of a sum then
 # More than MANY rows are rounded up to a multiple of SHARED, as they are in any of their tiles.
-# Three of 60,000 drawn products then get another configuration: at a threshold, or as fast.
+# Of 20,000 drawn products 26 then get another configuration, by the model at most 3 % slower.
 MANY, SHARED = 64, 16
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
 FLOAT64_CAPABILITY = 90  # where float64 was measured
@@ -105,7 +108,6 @@ PLENTY = 128 * 1024
 
 
 Failed = tuple[Configuration, tuple[object, ...], Gpu]
-LARGEST_REACHES = 0.89  # fraction of the tensor cores' peak that the first of TMA_TILES reaches
 # The tiles for a split K with more than 32 rows. With up to 32 rows tiles are SMALL columns wide.
 FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
 
@@ -151,7 +153,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
         for form, reached in _of_gluon(kind, gpu, _failed).items():
             if multiply_adds and not suits(form.tiles, M, 8):
                 continue
-            if form.TURNED and not form.tiles.BLOCK_M // 2 < M <= MOST_ROWS:
+            if form.TURNED and form.tiles.BLOCK_M >= 2 * M:
                 continue
             parts = parts_of(form, problem, gpu, multiply_adds)
             if not form.ALTERNATE:
@@ -164,7 +166,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
             return ways
     constants = _measured.constants(gpu)
     if by_descriptors:
-        tma = _of_tma(problem, gpu, constants)
+        tma = _of_tma(problem, gpu, constants, bool(ways))
         ways += [(form, reached, WHOLE) for form, reached in tma.items()]
     if not ways or M <= SMALL:
         usual = Configuration(False, tiles_for(problem, gpu, constants))
@@ -235,32 +237,36 @@ def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
     return (enough or fit[-1:] or [_SMALLEST])[0]
 
 
-def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> dict[Configuration, float]:
-    """The configuration of gemm_tma_kernel whose waves cost least, if one fits."""
+def _of_tma(
+    problem: Problem, gpu: Gpu, constants: Constants, beside_gluon: bool
+) -> dict[Configuration, float]:
+    """The configuration of gemm_tma_kernel whose waves cost least, if one fits → the fraction of
+    the peak of its loop. Beside those of gemm_gluon_kernel also the largest, which loads least for
+    an element: the model knows of loads, the costs do not."""
     K = constants.long if problem.K >= constants.long else 0  # all K of a kind share a cache entry
     costs = _tma_costs(problem.of_any_size(K), gpu, constants, _failed)
 
     def waves(form: Configuration) -> int:
         return cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
 
-    best = min(costs, key=lambda form: waves(form) * costs[form], default=None)
+    best = min(costs, key=lambda form: waves(form) * costs[form][0], default=None)
     if best is None:
         return {}
-    tiles, (first, *_) = best.tiles, TMA_TILES
-    area = tiles.BLOCK_M * tiles.BLOCK_N / (first.tiles.BLOCK_M * first.tiles.BLOCK_N)
-    return {best: LARGEST_REACHES * area / costs[best]}
+    tried = [best, *list(costs)[:1]] if beside_gluon else [best]
+    return {form: costs[form][1] for form in tried}
 
 
 @functools.lru_cache(256)
 def _tma_costs(
     problem: Problem, gpu: Gpu, constants: Constants, failed: frozenset[Failed]
-) -> dict[Configuration, float]:
-    """The configurations of gemm_tma_kernel that fit → the cost of a tile."""
-    costs: dict[Configuration, float] = {}
+) -> dict[Configuration, tuple[float, float]]:
+    """The configurations of gemm_tma_kernel that fit → the cost of a tile, and the fraction of the
+    peak of its loop."""
+    costs: dict[Configuration, tuple[float, float]] = {}
     for row, cost in zip(TMA_TILES, constants.costs):
         form = _fitting(row.for_problem(problem, constants), problem.of_any_size(), gpu, failed)
         if form is not None:
-            costs.setdefault(form, cost)
+            costs.setdefault(form, (cost, row.reached))
     return costs
 
 
@@ -284,10 +290,13 @@ def parts_of(form: Configuration, problem: Problem, gpu: Gpu, together: bool = F
         return []
     M, N, K, *_ = problem
     rows, columns, depth, *_ = form.tiles
-    tiles, full = cdiv(M, rows) * cdiv(N, columns), gpu.multiprocessors
+    # -(-x // y) is cdiv(x, y) without a call: this runs for every form of every new shape.
+    tiles, full = -(-M // rows) * -(-N // columns), gpu.multiprocessors
     if together or (not form.tma and model.synchronous(problem)):
         full *= model.RESIDENT
-    most = cdiv(K, depth) // 2  # each part has at least two steps
+    elif tiles >= full:
+        return []
+    most = -(-K // depth) // 2  # each part has at least two steps
     wanted: tuple[int, ...] = ()
     if 0 < tiles < full:
         each = gpu.multiprocessors
@@ -380,12 +389,12 @@ def _fitting(
 def _fits(form: Configuration, problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> bool:
     """Whether there is enough shared memory, by the estimate and by failed launches."""
     enough = form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
-    return enough and (form._replace(SPLIT=1), problem[3:], gpu) not in failed
+    return enough and (form._replace(SPLIT=1), problem[3:-1], gpu) not in failed
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
 # Configurations whose launch ran out of resources although they should have fitted, with the parts
-# of the Problem on which that depends: all except its size.
+# of the Problem on which that depends: all except its size and pitches.
 _failed: frozenset[Failed] = frozenset()
 
 
@@ -395,7 +404,7 @@ def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: E
     global _failed
     if configuration == _SMALLEST:
         return False
-    _failed |= {(configuration._replace(SPLIT=1), problem[3:], gpu)}
+    _failed |= {(configuration._replace(SPLIT=1), problem[3:-1], gpu)}
     choose.cache_clear()
     _known_calls.forget()
     warnings.warn(

@@ -11,6 +11,7 @@ import torch
 from triton_kernels._counts import cdiv
 
 HALVES = (torch.float16, torch.bfloat16)
+ALIGNED = 128  # bytes of a line of L2, and of a row of a tile that a descriptor loads at once
 KEPT_FROM = 64  # elements of a thread from which on gemm_gluon_fma_kernel keeps sums elsewhere
 
 
@@ -27,7 +28,8 @@ class Problem(NamedTuple):
             elements; else "even".
         kernels: the allowed kernels: "tl" for those of gemm.kernels, "gluon" for those of
             gemm.gluon, or "any".
-        pitched: whether b is loaded from rows that start at odd multiples of 16 bytes.
+        pitches: of a and of b, the largest power of two from 16 to ALIGNED that divides the bytes
+            between rows as they are loaded.
     """
 
     M: int
@@ -38,7 +40,7 @@ class Problem(NamedTuple):
     precision: str = "ieee"
     c: str = ""
     kernels: str = "tl"
-    pitched: bool = False
+    pitches: tuple[int, int] = (ALIGNED, ALIGNED)
 
     @property
     def by_cores(self) -> bool:
@@ -46,9 +48,9 @@ class Problem(NamedTuple):
         return self.dtype != torch.float32 or self.precision != "ieee"
 
     def of_any_size(self, K: int = 0) -> Problem:
-        """The problem without its size. What depends on the rest only is cached for it, and not
-        computed again for every new shape."""
-        return Problem(0, 0, K, *self[3:])
+        """The problem without its size and pitches. What depends on the rest only is cached for it,
+        and not computed again for every new shape."""
+        return Problem(0, 0, K, *self[3:-1])
 
 
 class Tiles(NamedTuple):

@@ -23,7 +23,7 @@ from triton_kernels.gemm.choice import (
     tma_writable,
     too_large,
 )
-from triton_kernels.gemm.configurations import Configuration, Problem, Tiles
+from triton_kernels.gemm.configurations import ALIGNED, Configuration, Problem, Tiles
 from triton_kernels.gemm.descriptors import Block, Descriptor
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
@@ -48,7 +48,12 @@ def launch(gemm: Gemm) -> None:
         problem = problem._replace(precision="ieee")
     multiply_adds = not problem.by_cores
     kernels = availability.kernels(gpu, out.device, multiply_adds)
-    problem = Problem(*problem[:7], kernels, _pitched(gemm.b, M))
+    if problem.dtype.itemsize == 2:  # others were not measured
+        (am, ak), (bk, bn) = gemm.a.stride(), gemm.b.stride()
+        of_a, of_b = am if am > ak else ak, bk if bk > bn else bn
+        problem = Problem(*problem[:7], kernels, pitches(2 * of_a, 2 * of_b, M))
+    else:
+        problem = Problem(*problem[:7], kernels)
     while True:
         chosen = choose(problem, gpu)
         if problem.kernels == "gluon" and not chosen.gluon:
@@ -81,9 +86,13 @@ def _is_faster_whole(problem: Problem, gpu: Gpu, device: torch.device) -> bool:
     return not parts_pay(problem._replace(kernels="any"), gpu)
 
 
-def _pitched(b: Tensor, M: int) -> bool:
-    """The ``pitched`` of a Problem. With more rows b is copied. Measured in 16 bits only."""
-    return M < PITCHED and b.element_size() == 2 and 2 * max(b.stride()) % 32 == 16
+def pitches(of_a: int, of_b: int, M: int) -> tuple[int, int]:
+    """The ``pitches`` of a Problem, by the bytes between rows of a and of b. What has no descriptor
+    is copied to aligned rows; so is b if its pitch is slow and there are many rows of a."""
+    a, b = of_a | ALIGNED, of_b | ALIGNED
+    a, b = a & -a, b & -b  # the lowest bit
+    least = 32 if M >= PITCHED else 16
+    return a if a >= 16 else ALIGNED, b if b >= least else ALIGNED
 
 
 def _kind(c: Tensor | None, out: Tensor) -> str:
@@ -246,8 +255,8 @@ def _tma_operands(
 
 
 # The number of a's rows from which on b is copied if its pitch is an odd multiple of 16 bytes. With
-# such a pitch loads take a quarter longer, because L2 sectors have 32 bytes. From 1000 rows on the
-# copy saves as much time as it takes (H200).
+# such a pitch loads take a quarter longer or more, because L2 sectors have 32 bytes. From 1000 rows
+# on the copy saves as much time as it takes (H200).
 PITCHED = 1280
 
 

@@ -1,18 +1,26 @@
 """A model of a product's time in a configuration.
 
 Three things take time: the tensor cores multiply, each multiprocessor loads, and the memory moves
-each matrix once. Multiplying and loading overlap, so the slower one counts. The memory is shared by
-all multiprocessors; its time and theirs are combined as √(x² + y²). If K is split, adding the parts
-of a tile comes last.
+each matrix once. Multiplying and loading overlap. The slower one counts most, but each slows the
+other down where both take about as long: their times are combined as (x⁴ + y⁴)^¼. So is a loop
+with the epilogue that runs beside it. Loads take longer if rows start within lines of L2. The
+memory is shared by all multiprocessors; its time and theirs are combined as √(x² + y²). If K is
+split, adding the parts of a tile comes last.
 
-The constants were fitted to 88 problems on an H200 (triton 3.6). The chosen configurations took
-1.02 times as long as the best of all timed ones, and 1.04 times with few tiles or rows (geometric
-means). With constants fitted to one half of the problems, these figures of the other half were
-1.025 and 1.045. All problems had 16-bit matrices. MULTIPLY_ADD and LONG_STEP are for tf32 and ieee,
-of which 12 and 14 problems were examined. LONG_STEP also applies to few rows of odd length: two
-problems with one row were timed in 36 and 42 configurations. The rates of transposed products and
-PITCH were fitted to 32 problems of 74 to 721 rows, of which five are pitched: the chosen took 1.016
-times as long as the best, and 1.08 without both.
+The constants of kernels by descriptors were fitted to 206 drawn products of bfloat16 matrices, 140
+on an H200 and 66 on H100s, in all configurations that were near the fastest (triton 3.6). What was
+fitted are times, not choices. Of these times, those of the chosen configurations are 1.013 times
+the best on the H200 and 1.019 times on the H100s (geometric means; 1.08 and 1.09 at the 95th
+percentile). Fitted anew to one half, they are 1.013 and 1.025 times in the other; to one card,
+1.014 and 1.03 times on the other. Of 8 further shapes in two layouts, on an H100, to which only the
+rule was fitted that the largest tiles always compete, they are 1.025 times the best, and 1.07 times
+without it. The choice by these constants has not run on a GPU yet. The bandwidth is an H200's for
+both cards; an H100's own choose no better. tf32 has the rates of 16 bits, without times of its own:
+a step has as many bytes, and takes the tensor cores as long.
+
+The other constants were fitted to 88 products on the H200. MULTIPLY_ADD and LONG_STEP are for tf32
+and ieee, of which 12 and 14 problems were examined. LONG_STEP also applies to few rows of odd
+length: two problems with one row were timed in 36 and 42 configurations.
 """
 
 from __future__ import annotations
@@ -26,15 +34,19 @@ from triton_kernels._gpu import Gpu, Peaks, peaks
 from triton_kernels.gemm.configurations import Configuration, Problem
 
 MEMORY = 0.9  # fraction of the peak bandwidth
-BY_DESCRIPTORS = 1e11  # bytes/s that one multiprocessor loads by descriptors
+BY_DESCRIPTORS = 1.38e11  # bytes/s that one multiprocessor loads by descriptors
 THROUGH_POINTERS = 7e10  # and through pointers
 UNALIGNED = 3.4  # factor for loads through pointers of 16-bit rows of K that start at no vector
-PITCH = 1.5  # factor for loads where b is pitched: sectors of L2 have 32 bytes
+# Factors for loads of a matrix by its pitch, see Problem. A tile's rows have 128 bytes, as lines of
+# L2; if they start within a line they are in two, and with an odd multiple of 16 bytes also within
+# a sector. Through pointers only sectors matter.
+PITCHES = {128: 1.0, 64: 1.37, 32: 1.37, 16: 2.34}
+SECTOR = 32  # bytes
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
 MULTIPLY_ADD = 3e11  # float32 operations/s of a multiprocessor without tensor cores
 STEP = 2.1e-7  # least seconds of a step of K in one program, until its loads arrive
 LONG_STEP = 1.7e-6  # the same with multiply-adds per operand, or if it waits for every load
-EPILOGUE = 1.34e-10  # seconds per element, on one multiprocessor
+EPILOGUE = 1e-10  # seconds per element, on one multiprocessor
 ADDEND = 1.6  # factor for the epilogue with an addend c
 MEETING = 1e-6  # seconds until the last program of a tile knows that it is the last
 ADDING = 4e10  # bytes/s at which it adds the parts
@@ -69,13 +81,14 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
     ``loads`` and ``epilogue`` are factors of the usual times of these. ``peak`` are the GPU's
     rates, if they are better known than by :func:`peaks`.
     """
-    M, N, K, dtype, _, _, c, _, pitched = problem
+    M, N, K, dtype, _, _, c, _, (of_a, of_b) = problem
     itemsize, multiprocessors, peak = dtype.itemsize, gpu.multiprocessors, peak or peaks(gpu)
     elements = M * K + K * N + M * N * (2 if c else 1)
     moved = elements * itemsize / (peak.bandwidth * MEMORY)
     addend = ADDEND if c else 1
     by_cores, kind = problem.by_cores, problem.of_any_size()
-    pitch = PITCH if pitched else 1.0
+    a_pitch, b_pitch = PITCHES[of_a], PITCHES[of_b]
+    sectors = b_pitch if of_b < SECTOR else 1.0
     unaligned = UNALIGNED * 2 / itemsize if K * itemsize % 16 else 1.0
     step = STEP if by_cores and not synchronous(problem) else LONG_STEP
 
@@ -87,30 +100,32 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
         epilogue: float = 1.0,
     ) -> list[float]:
         tma, (m, n, k, _, warps, _) = form.tma, form.tiles
-        tiles, depth = cdiv(M, m) * cdiv(N, n), cdiv(K, k)
+        # -(-x // y) is cdiv(x, y) without a call: this runs for every form of every new shape.
+        tiles, depth = -(-M // m) * -(-N // n), -(-K // k)
         together = reached and not (tma and by_cores)
         if together:
             at_once, rate = _resident(form, kind, gpu), PEAKS[itemsize] * reached
         elif tma:
             flops = peak.flops * reached * 2 / itemsize  # tf32 at half the speed
+            multiplied = 2 * m * n * k * multiprocessors / flops
+            loaded = loads * (min(m, M) * a_pitch + n * b_pitch) * k * itemsize / BY_DESCRIPTORS
+            each = (multiplied**4 + loaded**4) ** 0.25  # seconds of a step
             last = m * n * EPILOGUE * epilogue * addend
         times = []
         for parts in numbers:
-            steps = cdiv(depth, parts)
-            waves = cdiv(tiles * parts, multiprocessors)
+            steps = -(-depth // parts)
+            waves = -(-tiles * parts // multiprocessors)
             if together:
                 alone = (steps * k + LEAD) * 2 * m * n / rate
                 busy = _together(alone, warps, waves, at_once)
             elif tma:
-                multiplied = steps * 2 * m * n * k * multiprocessors / flops
-                loaded = loads * pitch * steps * (min(m, M) + n) * k * itemsize
-                loop = max(multiplied, loaded / BY_DESCRIPTORS)
+                loop = steps * each
                 if form.ALTERNATE:  # all epilogues but the last overlap with products
-                    busy = waves * max(loop, (loop + last) / 2) + last
+                    busy = waves * (loop**4 + ((loop + last) / 2) ** 4) ** 0.25 + last
                 else:
                     busy = waves * (loop + last)
             else:
-                loaded = loads * pitch * steps * (min(m, M) + n) * k * itemsize
+                loaded = loads * sectors * steps * (min(m, M) + n) * k * itemsize
                 loop = loaded / THROUGH_POINTERS * unaligned
                 if not by_cores:
                     loop = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD)
