@@ -299,6 +299,8 @@ class Elementwise(Spec):
         yield case((20011,), "misaligned")  # more than two blocks, with partial ones at both ends
         yield case((1043,), "misaligned", "special")
         yield case((33, 129), "inplace", out="padded")
+        # A dense result at no multiple of 16 bytes: its first pack has elements before it.
+        yield case((3, 5, 2, 7), "reversed", out="misaligned")
         yield case((5,), out="strided")  # rows so short that the flat kernel takes them
         yield case((3, 1016), "chunk")  # fewer rows than the common divisor, in tiles of few rows
         unaligned = {"y": "misaligned"} if binary else {}
@@ -319,6 +321,7 @@ class Elementwise(Spec):
             yield case((139, 1), y="row")  # a row of one element
             yield case((3, 0), y="outer")  # none: 0 beside 1 is 0
             yield case((17, 19), y="row", out="transposed")  # only x is dense
+            yield case((17, 19), y="row", out="misaligned")
             for kind in ("row", "column"):  # in tiles of three dimensions
                 yield case((6, 5, 4), "transposed", y=kind, out="contiguous")
             yield case((4, 3, 40), y="middle")  # not flat, though it looks so
