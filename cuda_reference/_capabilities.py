@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cuda_reference import _cublaslt, _gemm, _rungs, ops
+from cuda_reference import _cublaslt, _gemm, _rungs, _sum_rungs, ops
 
 _REST = 'What no rung of an op takes, its plain kernel does: variant None, and "auto" there.'
 
@@ -80,6 +80,11 @@ def _of(op: str) -> list[Rung]:
     variants = ops.VARIANTS.get(op, {})
     if variants == _gemm.VARIANTS:
         return [Rung(op, _cublaslt.NAME, _cublaslt.DTYPES, "any", "any", "any, no CPU")]
+    if variants is _sum_rungs.VARIANTS:
+        return [
+            Rung(op, name, dtypes, "two dimensions of each kind", "any", auto=name == _sum_rungs.BEST)
+            for name, dtypes in variants.items()
+        ]
     return [
         Rung(
             op,

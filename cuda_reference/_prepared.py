@@ -13,13 +13,15 @@ from the beginning.
 If the tensors have a form (_forms.py), the key has the form instead of shapes and strides. Then a
 call with new shapes also is a repeated one: the numbers of its form are set with the addresses.
 
-All addresses of a launch must be those of the call's tensors. A call whose launch has another
-address, such as that of a copy, is not kept. The key records which tensors have one address, so
+All addresses of a launch must be those of the call's tensors, or a workspace, which is allocated
+anew for every launch. A call whose launch has another address, such as that of a copy, is not kept.
+The key records which tensors have one address, so
 that it does not matter which of them an argument was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,6 +37,7 @@ _ALIGNED = 16  # bytes; the choice of a rung depends on addresses modulo this
 _CONSTANTS = frozenset({int, bool, str, type(None), torch.dtype})
 _SEQUENCES = frozenset({tuple, list, torch.Size})
 TENSORS = frozenset({Tensor, torch.nn.Parameter})
+_NONE = contextlib.nullcontext()
 
 # Called with the tensors among a call's arguments, those of ``out`` last, and all arguments.
 FormOf = Callable[[Sequence[Tensor], tuple[Any, ...]], Form | None]
@@ -146,6 +149,9 @@ class Prepared:
         self._tool = None if device.type == "cuda" else _compilers._sanitizer()
         self._stream = ctypes.c_void_p(None)
         self._arguments = (*noted.arguments, self._stream)
+        lent = [each for each in noted.arguments if isinstance(each, _launch.Workspace)]
+        assert len(lent) < 2, "a launch has one workspace"
+        self._workspace = lent[0] if lent else _NONE
         self._checked = _relations(call, given)
         # Of a form, whose tensors are contiguous, the bytes of an element; else of all.
         self._bytes = [t.element_size() if form else _extent(t) for t in tensors]
@@ -189,7 +195,8 @@ class Prepared:
             numbers = form.numbers
             for number, name in self._numbers:
                 number.value = numbers[name]
-        status = self._entry(*self._arguments)
+        with self._workspace:
+            status = self._entry(*self._arguments)
         if status:
             every = tensors if outs else [*tensors, *results]
             told = {name: value if at is None else every[at] for name, at, value in self._told}
@@ -247,6 +254,8 @@ def prepared(
         addresses = [*addresses, *[t.data_ptr() for t in results]]
     slots = _Slots([], [])
     for argument in launch.arguments:
+        if isinstance(argument, _launch.Workspace):
+            continue
         pointer = _pointer(argument)
         if pointer is not None and pointer.value is not None:
             if pointer.value not in addresses:

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _forms, _launch, _memory
+from cuda_reference import _arguments, _forms, _launch, _memory, _sum_rungs
 from cuda_reference._arguments import FLOATING
 from cuda_reference._forms import COLUMNS, ROWS, Layout
 from cuda_reference._registered import Gradients, Registered, TensorMeta, empty
 
 __all__ = ["sum_to"]
+
+VARIANTS = {"sum_to": _sum_rungs.VARIANTS}
 
 
 def sum_to(
@@ -26,20 +28,23 @@ def sum_to(
     dtype: torch.dtype | None = None,
     out: Tensor | None = None,
     variant: str | None = None,
+    explain: bool = False,
 ) -> Tensor:
     """factor·Σx over the dimensions that ``shape`` lacks: the twin of
     :func:`triton_kernels.sum_to`.
 
     Args:
         x, shape, factor, dtype, out: as in triton_kernels.sum_to.
-        variant: None; there are no variants.
+        variant: a rung ("lanes", "pack128", "two_pass") for float16, bfloat16 and float32, where x
+            has at most two dimensions that are kept and two that are added up, after those that lie
+            together are merged; "auto": the best rung if one takes x. None: any x.
+        explain: print whether "auto" takes a rung, and why.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as triton_kernels.sum_to; ValueError for any variant.
+        TypeError, ValueError, RuntimeError: as triton_kernels.sum_to; ValueError also for an x that
+            the variant does not take.
     """
-    if variant is not None:
-        _arguments.check_choice("sum_to", "variant", variant, ())
-    result: Tensor = _sum_to(x, shape, factor, dtype, out=out)
+    result: Tensor = _sum_to(x, shape, factor, dtype, variant, explain, out=out)
     return result
 
 
@@ -55,6 +60,8 @@ def _launch_sum_to(
     shape: Sequence[int],
     factor: int | float,
     dtype: torch.dtype | None,
+    variant: str | None,
+    explain: bool,
     *,
     out: Tensor | None = None,
 ) -> Tensor:
@@ -75,21 +82,47 @@ def _launch_sum_to(
         out = _memory.new_result(op, shape, dtype, device)
     else:
         out = _arguments.check_out(op, out, shape, dtype, {"x": x}, in_place=False)
+    told = {"x": x, "out": out}
+    kept, reduced = _dims(x, padded, out)
+    unfit = _sum_rungs.unfit(told) or _sum_rungs.too_many(kept, reduced)
+    rung = _sum_rungs.chosen(op, variant, explain, unfit)
     if out.numel() == 0:
         return out
     scale, form = _launch.scalar(factor), _form((x, out), (x, shape))
     if form is not None:
         arguments = [each.of(t, form.numbers) for each, t in zip(form.layouts, (x, x, out))]
-        _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, scale)
-        return out
-    summed = [d for d in range(x.dim()) if padded[d] != x.shape[d]]
-    steps = [0 if d in summed else x.stride(d) for d in range(x.dim())][new:]
-    rest = x.as_strided([x.shape[d] for d in summed], [x.stride(d) for d in summed])
-    # An empty x has no first element. Nothing is read then, so out can stand in for it.
-    first = x.as_strided(shape, steps) if x.numel() else out
-    arguments = [_launch.tensor(t) for t in (first, rest, out)]
-    _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, scale)
+    elif rung is not None:
+        first = x if x.numel() else out  # of an empty x nothing is read
+        arguments = [_sum_rungs.of_dims(first, kept, 1), _sum_rungs.of_dims(x, reduced, 1)]
+        arguments.append(_sum_rungs.of_dims(out, kept, 2))
+    else:
+        summed = [d for d in range(x.dim()) if padded[d] != x.shape[d]]
+        steps = [0 if d in summed else x.stride(d) for d in range(x.dim())][new:]
+        rest = x.as_strided([x.shape[d] for d in summed], [x.stride(d) for d in summed])
+        # An empty x has no first element. Nothing is read then, so out can stand in for it.
+        first = x.as_strided(shape, steps) if x.numel() else out
+        arguments = [_launch.tensor(t) for t in (first, rest, out)]
+    if rung is None:
+        _launch.launch(op, op, told, (out,), *arguments, scale)
+    else:
+        _sum_rungs.launch(op, rung, told, (out,), *arguments, scale)
     return out
+
+
+def _dims(
+    x: Tensor, padded: tuple[int, ...], out: Tensor
+) -> tuple[_sum_rungs.Dims, _sum_rungs.Dims]:
+    """The dimensions that are kept, with strides in x and out, and those that are added up."""
+    strides = (*[0] * (x.dim() - out.dim()), *out.stride())
+    kept, reduced = [], []
+    for size, n, stride, of_out in zip(x.shape, padded, x.stride(), strides):
+        if size == n:
+            kept.append((size, stride, of_out))
+        else:
+            reduced.append((size, stride))
+    if 0 in x.shape:
+        reduced = [(0, 1)]
+    return _sum_rungs.coalesced(kept), _sum_rungs.coalesced(reduced)
 
 
 # The first addends, the rest of a sum, and the sums: of columns, which gives a row, and of rows.
@@ -130,9 +163,9 @@ def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
 
 _sum_to = Registered(
     "sum_to",
-    "Tensor x, SymInt[] shape, Scalar factor, ScalarType? dtype",
+    "Tensor x, SymInt[] shape, Scalar factor, ScalarType? dtype, str? variant, bool explain",
     _launch_sum_to,
-    lambda x, shape, factor, dtype: empty(tuple(shape), dtype or x.dtype, x),
+    lambda x, shape, factor, dtype, *_: empty(tuple(shape), dtype or x.dtype, x),
     gradients=Gradients(_backward, {"x": ()}),
     form=_form,
 )
