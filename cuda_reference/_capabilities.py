@@ -82,7 +82,9 @@ def _of(op: str) -> list[Rung]:
         return [Rung(op, _cublaslt.NAME, _cublaslt.DTYPES, "any", "any", "any, no CPU")]
     if variants is _sum_rungs.VARIANTS:
         return [
-            Rung(op, name, dtypes, "two dimensions of each kind", "any", auto=name == _sum_rungs.BEST)
+            Rung(
+                op, name, dtypes, "two dimensions of each kind", "any", auto=name == _sum_rungs.BEST
+            )
             for name, dtypes in variants.items()
         ]
     return [

@@ -21,7 +21,6 @@ that it does not matter which of them an argument was.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,7 +36,6 @@ _ALIGNED = 16  # bytes; the choice of a rung depends on addresses modulo this
 _CONSTANTS = frozenset({int, bool, str, type(None), torch.dtype})
 _SEQUENCES = frozenset({tuple, list, torch.Size})
 TENSORS = frozenset({Tensor, torch.nn.Parameter})
-_NONE = contextlib.nullcontext()
 
 # Called with the tensors among a call's arguments, those of ``out`` last, and all arguments.
 FormOf = Callable[[Sequence[Tensor], tuple[Any, ...]], Form | None]
@@ -151,7 +149,7 @@ class Prepared:
         self._arguments = (*noted.arguments, self._stream)
         lent = [each for each in noted.arguments if isinstance(each, _launch.Workspace)]
         assert len(lent) < 2, "a launch has one workspace"
-        self._workspace = lent[0] if lent else _NONE
+        self._workspace = lent[0] if lent else None
         self._checked = _relations(call, given)
         # Of a form, whose tensors are contiguous, the bytes of an element; else of all.
         self._bytes = [t.element_size() if form else _extent(t) for t in tensors]
@@ -195,8 +193,11 @@ class Prepared:
             numbers = form.numbers
             for number, name in self._numbers:
                 number.value = numbers[name]
-        with self._workspace:
+        if self._workspace is None:
             status = self._entry(*self._arguments)
+        else:
+            with self._workspace:
+                status = self._entry(*self._arguments)
         if status:
             every = tensors if outs else [*tensors, *results]
             told = {name: value if at is None else every[at] for name, at, value in self._told}

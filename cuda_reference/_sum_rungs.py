@@ -1,4 +1,4 @@
-"""The rungs of sums: the kernels of csrc/sums.cuh, and the choice between them and the plain kernel.
+"""The rungs of sums: the kernels of csrc/sums.cuh, and the choice between them.
 
 A rung is a variant of an op. The launcher of the rungs takes a sum of at most two dimensions of
 each kind, kept and added up, and chooses grid, access width and parts itself, from sizes and

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, choice
-from compare.cases import CPU, FLOATS, Arguments, Case, Level
+from compare.cases import CPU, FLOATS, META, Arguments, Case, Guarded, Level
+from compare.specs import sums
 from compare.specs.drawn import elements, equal, log_uniform, matrix, odd_matrix
 from compare.specs.spec import Spec
 from compare.specs.sums import any_order
+from cuda_reference.ops.sum_to import dimensions
 
 LAYOUTS = (*cases.LAYOUTS, "expanded_columns", "functional", *cases.OF_MODELS, *cases.DISTANT)
 VALUES = ("normal", "special", "integers")
@@ -106,6 +108,35 @@ class SumTo(Spec):
     values = VALUES
     options = OPTIONS
     default_options: Mapping[str, Any] = {"to": "row"}
+
+    # ---- rungs of the CUDA side ----
+
+    def takes(self, side: str, variant: str | None, case: Case) -> bool:
+        """A rung takes its dtypes, and few dimensions of each kind."""
+        if side != "cuda" or variant not in self.rungs():
+            return super().takes(side, variant, case)
+        (x, shape), _ = self.inputs(case, META)
+        where = "contiguous" if case.layout == "functional" else case.out_layout
+        out = Guarded(shape, self.out_dtype(case), META, where).out
+        return not dimensions(x, shape, out)[2]
+
+    def cuda_kernel(self, dtype: str, variant: str | None) -> str:
+        """The kernel that adds columns, as the default target does."""
+        if variant not in self.rungs():
+            return super().cuda_kernel(dtype, variant)
+        return self.cuda_kernels(dtype, variant)["by columns"]
+
+    def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
+        """A rung adds rows or columns, the best one in two passes."""
+        if variant not in self.rungs():
+            return super().cuda_kernels(dtype, variant)
+        kernels = {
+            "by rows": sums.rows_kernel(dtype, variant),
+            "by columns": sums.columns_kernel("Addends<{}>", dtype, variant),
+        }
+        return kernels | (sums.SECOND if variant == "two_pass" else {})
+
+    # ---- what is right ----
 
     def oracle(
         self,

@@ -368,13 +368,13 @@ long long merge(Columns& at, const Means& means) {
 }
 
 template <class T>
-void launch_sum(const T* x, const Sum& sum, const Sink& out, const Means& means);
+void launch_singles(const T* x, const Sum& sum, const Sink& out, const Means& means);
 
 // The second pass: adds the ``parts`` sums of each result in the workspace, where ``first`` put them.
 inline void launch_second(const Sink& first, const long long* kept, long long parts, const Sink& out, Means means) {
   const Sum sum = {{kept[0], kept[1]}, {first.stride[0], first.stride[1]}, {parts, 1}, {first.part_stride, 0}};
   means.rung = LANES;
-  launch_sum(static_cast<const float*>(first.data), sum, out, means);
+  launch_singles(static_cast<const float*>(first.data), sum, out, means);
 }
 
 // The place of partial sums: those of one result lie together if they are more than results.
@@ -443,30 +443,43 @@ inline long long nearest(const long long* size, const long long* stride) {
   return least;
 }
 
-template <class T>
-void launch_sum_of_columns(const T* x, const Sum& sum, const Sink& out, const Means& means) {
-  constexpr int SIZE = 16 / sizeof(T);
+inline bool by_rows(const Sum& sum) {
+  return nearest(sum.reduced, sum.reduced_stride) < nearest(sum.kept, sum.kept_stride);
+}
+
+inline Columns columns_of(const Sum& sum) {
   const long long rows = sum.reduced[0] * sum.reduced[1];
-  Columns at = {sum.kept[0], rows, sum.reduced[0], rows, 0, 1, 1, 1, true};
-  Addends<T> source = {x, sum.kept_stride[0], sum.reduced_stride[0], sum.reduced_stride[1], sum.kept_stride[1]};
-  if (means.rung != LANES && sum.kept_stride[0] == 1 && aligned(x)) {
-    const bool dense = sum.kept[1] == 1 && sum.reduced[1] == 1 && sum.reduced_stride[0] == sum.kept[0];
-    const long long merged = dense ? merge<SIZE>(at, means) : 1;
-    const long long pitches = sum.reduced_stride[0] | sum.reduced_stride[1] | sum.kept_stride[1];
-    source.inner_stride *= merged;
-    if (merged > 1 || pitches % SIZE == 0) return launch_columns<SIZE>(source, at, sum.kept, merged, out, means);
-  }
-  launch_columns<1>(source, at, sum.kept, 1, out, means);
+  return {sum.kept[0], rows, sum.reduced[0], rows, 0, 1, 1, 1, true};
 }
 
 template <class T>
+Addends<T> addends_of(const T* x, const Sum& sum, long long merged) {
+  return {x, sum.kept_stride[0], merged * sum.reduced_stride[0], sum.reduced_stride[1], sum.kept_stride[1]};
+}
+
+// Launches a sum by loads of single elements.
+template <class T>
+void launch_singles(const T* x, const Sum& sum, const Sink& out, const Means& means) {
+  if (by_rows(sum)) return launch_sum_of_rows<T, 1>(x, sum, out, means);
+  launch_columns<1>(addends_of(x, sum, 1), columns_of(sum), sum.kept, 1, out, means);
+}
+
+// Launches a sum by packs if x is aligned to them, and rows are long enough.
+template <class T>
 void launch_sum(const T* x, const Sum& sum, const Sink& out, const Means& means) {
   constexpr int SIZE = 16 / sizeof(T);
-  if (nearest(sum.reduced, sum.reduced_stride) >= nearest(sum.kept, sum.kept_stride))
-    return launch_sum_of_columns(x, sum, out, means);
-  const long long pitches = sum.reduced_stride[1] | sum.kept_stride[0] | sum.kept_stride[1];
-  const bool even = aligned(x) && (pitches | sum.reduced[0]) % SIZE == 0;
-  const bool packs = sum.reduced_stride[0] == 1 && (even || sum.reduced[0] >= UNALIGNED_PACKS * SIZE);
-  if (means.rung != LANES && packs) return launch_sum_of_rows<T, SIZE>(x, sum, out, means);
-  launch_sum_of_rows<T, 1>(x, sum, out, means);
+  const long long pitches = sum.reduced_stride[1] | sum.kept_stride[1];
+  if (means.rung == LANES) return launch_singles(x, sum, out, means);
+  if (by_rows(sum)) {
+    const bool even = aligned(x) && (pitches | sum.kept_stride[0] | sum.reduced[0]) % SIZE == 0;
+    const bool packs = sum.reduced_stride[0] == 1 && (even || sum.reduced[0] >= UNALIGNED_PACKS * SIZE);
+    if (packs) return launch_sum_of_rows<T, SIZE>(x, sum, out, means);
+  } else if (sum.kept_stride[0] == 1 && aligned(x)) {
+    Columns at = columns_of(sum);
+    const bool dense = sum.kept[1] == 1 && sum.reduced[1] == 1 && sum.reduced_stride[0] == sum.kept[0];
+    const long long merged = dense ? merge<SIZE>(at, means) : 1;
+    if (merged > 1 || (pitches | sum.reduced_stride[0]) % SIZE == 0)
+      return launch_columns<SIZE>(addends_of(x, sum, merged), at, sum.kept, merged, out, means);
+  }
+  launch_singles(x, sum, out, means);
 }

@@ -83,8 +83,7 @@ def _launch_sum_to(
     else:
         out = _arguments.check_out(op, out, shape, dtype, {"x": x}, in_place=False)
     told = {"x": x, "out": out}
-    kept, reduced = _dims(x, padded, out)
-    unfit = _sum_rungs.unfit(told) or _sum_rungs.too_many(kept, reduced)
+    kept, reduced, unfit = dimensions(x, shape, out) if variant else ([], [], "")
     rung = _sum_rungs.chosen(op, variant, explain, unfit)
     if out.numel() == 0:
         return out
@@ -109,11 +108,13 @@ def _launch_sum_to(
     return out
 
 
-def _dims(
-    x: Tensor, padded: tuple[int, ...], out: Tensor
-) -> tuple[_sum_rungs.Dims, _sum_rungs.Dims]:
-    """The dimensions that are kept, with strides in x and out, and those that are added up."""
-    strides = (*[0] * (x.dim() - out.dim()), *out.stride())
+def dimensions(
+    x: Tensor, shape: tuple[int, ...], out: Tensor
+) -> tuple[_sum_rungs.Dims, _sum_rungs.Dims, str]:
+    """The dimensions of a sum as rungs see them: those that are kept, with strides in x and out,
+    and those that are added up. Then why no rung takes it, or ""."""
+    new = x.dim() - len(shape)
+    padded, strides = (*[1] * new, *shape), (*[0] * new, *out.stride())
     kept, reduced = [], []
     for size, n, stride, of_out in zip(x.shape, padded, x.stride(), strides):
         if size == n:
@@ -122,7 +123,8 @@ def _dims(
             reduced.append((size, stride))
     if 0 in x.shape:
         reduced = [(0, 1)]
-    return _sum_rungs.coalesced(kept), _sum_rungs.coalesced(reduced)
+    dims = _sum_rungs.coalesced(kept), _sum_rungs.coalesced(reduced)
+    return *dims, _sum_rungs.unfit({"x": x, "out": out}) or _sum_rungs.too_many(*dims)
 
 
 # The first addends, the rest of a sum, and the sums: of columns, which gives a row, and of rows.
