@@ -239,6 +239,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) columns_kernel(Source sourc
   for (int left = at.folds; left > 1;) {  // all columns are in this block
     const int half = (left + 1) / 2;
     __syncthreads();
+#pragma unroll 1
     for (int c = threadIdx.x; c < (left - half) * results; c += THREADS) sums[c] += sums[half * results + c];
     left = half;
   }
@@ -260,14 +261,21 @@ struct Rows {
 // Adds every element of a row that is this lane's to the totals, of which there are SIZE.
 template <int SIZE, class T>
 __device__ void add_row(const T* row, long long n, long long stride, int lane, int team, float* total) {
-  constexpr int DEPTH = LOADS<SIZE>;
+  constexpr int DEPTH = LOADS<SIZE>, ENDS = (SIZE - 1 + LEAST_LANES - 1) / LEAST_LANES;  // a lane's share of an end
+  T ends[2 * ENDS + 1];
+#pragma unroll
+  for (int k = 0; k < 2 * ENDS; ++k) round_to(ends[k], 0.0f);
   if constexpr (SIZE > 1) {
     const long long before = (16 - reinterpret_cast<size_t>(row) % 16) % 16 / sizeof(T);
     const int head = static_cast<int>(smaller(before, n));
     const long long packs = (n - head) / SIZE;
     const int tail = static_cast<int>(n - head - packs * SIZE);
-    for (int i = lane; i < head; i += team) total[0] += widened(row[i]);
-    for (int i = lane; i < tail; i += team) total[1] += widened(row[head + packs * SIZE + i]);
+#pragma unroll
+    for (int k = 0; k < ENDS; ++k) {  // they are added after the packs, for which nobody waits here
+      const int i = lane + k * team;
+      if (i < head) ends[k] = row[i];
+      if (i < tail) ends[ENDS + k] = row[head + packs * SIZE + i];
+    }
     row += head;
     n = packs;
     stride = SIZE;
@@ -287,6 +295,8 @@ __device__ void add_row(const T* row, long long n, long long stride, int lane, i
       }
     }
   }
+#pragma unroll
+  for (int k = 0; k < 2 * ENDS; ++k) total[k] += widened(ends[k]);
 }
 
 // A crew adds one result. Its teams take every so many-th row; the totals meet by shuffles, and those of several warps
