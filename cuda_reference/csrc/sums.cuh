@@ -429,8 +429,8 @@ void launch_sum_of_rows(const T* x, const Sum& sum, const Sink& out, const Means
   const long long blocks = ceil_div(results, THREADS / at.crew);
   long long parts = 1, outer = 1;
   if (means.rung == TWO_PASS) {
-    parts = smaller(means.blocks / blocks, loads * sum.reduced[1] / (at.crew * DEPTH));
-    parts = larger(1, smaller(parts, means.floats / results));
+    // No block has more than THREADS results, for which the workspace has room.
+    parts = larger(1, smaller(means.blocks / blocks, loads * sum.reduced[1] / (at.crew * DEPTH)));
     outer = larger(1, smaller(parts, sum.reduced[1]));
   }
   at.part_outer = larger(1, ceil_div(sum.reduced[1], outer));
