@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from cuda_reference import _cublaslt, _gemm, _rungs, _sum_rungs, ops
+from cuda_reference._walks import DIMS
 
+_LAYOUTS = {
+    _rungs.STRIDED: f"of {DIMS} dimensions or fewer",
+    _rungs.TILE: f"of {DIMS} dimensions or fewer, some along another one than the result",
+}
 _REST = 'What no rung of an op takes, its plain kernel does: variant None, and "auto" there.'
 
 
@@ -22,6 +29,7 @@ class Rung:
         alignment: the required alignment of its tensors.
         architecture: the GPUs on which it runs.
         auto: whether variant "auto" may choose it.
+        dense: whether it takes only dense tensors of one shape.
         score: its speed relative to a copy of the same number of bytes; None if not measured.
         source: the source of the score.
     """
@@ -33,8 +41,14 @@ class Rung:
     alignment: str
     architecture: str = "any"
     auto: bool = False
+    dense: bool = False
     score: float | None = None
     source: str = "not measured"
+
+    def refuses(self, tensors: Mapping[str, Tensor]) -> str:
+        """Why the rung of an elementwise op does not take tensors of these dtypes and layouts, of
+        which the result is last; "" if it does."""
+        return _rungs.misfit(self.name, self.dtypes, tensors)
 
 
 @dataclass(frozen=True)
@@ -92,9 +106,10 @@ def _of(op: str) -> list[Rung]:
             op,
             name,
             variants[name],
-            "contiguous, one shape",
+            _LAYOUTS.get(name, "contiguous, one shape"),
             f"alike modulo {_rungs.ALIGNMENT} bytes" if name == _rungs.STREAM else "any",
             auto=name in _rungs.BEST,
+            dense=name in _rungs.DENSE,
         )
         for name in _rungs.RUNGS
         if name in variants

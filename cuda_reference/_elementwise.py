@@ -119,7 +119,9 @@ def fake(*tensors: Tensor) -> Tensor:
 
 def variants_of(signature: Signature) -> _rungs.Variants:
     """The variants of an op that consists only of a .cu."""
-    return _rungs.VARIANTS if signature.rungs else {}
+    strided = _rungs.NOT_DENSE if signature.strided else ()
+    names = (*strided, *(_rungs.DENSE if signature.rungs else ()))
+    return {name: _rungs.VARIANTS[name] for name in names}
 
 
 def _python_signature(signature: Signature) -> inspect.Signature:
@@ -132,7 +134,7 @@ def _python_signature(signature: Signature) -> inspect.Signature:
         "out": ("Tensor | None", None),
         "variant": ("str | None", None),
     }
-    if signature.rungs:
+    if signature.has_variants:
         options["explain"] = ("bool", False)
     parameters = [
         kinds(name, kinds.POSITIONAL_OR_KEYWORD, annotation=annotation)

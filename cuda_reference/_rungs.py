@@ -1,4 +1,5 @@
-"""The rungs of elementwise ops: the kernels of csrc/rungs.cuh, and the choice between them.
+"""The rungs of elementwise ops: the kernels of csrc/rungs.cuh, for dense tensors, and of
+csrc/strided.cuh, for other layouts; and the choice between them.
 
 A rung is a variant of an op. The plain kernel, which takes all tensors, is not a rung. "auto" is
 the best rung that takes a call's tensors, or else the plain kernel.
@@ -16,17 +17,22 @@ from torch import Tensor
 
 from cuda_reference import _forms, _launch
 from cuda_reference._arguments import FLOATING, check_choice, check_flag
+from cuda_reference._walks import DIMS, Walk, walk
 
-RUNGS = ("scalar", "pack64", "pack128", "stream")  # in the order of enum Rung in csrc/rungs.cuh
-STREAM = RUNGS[-1]
-VARIANTS = dict.fromkeys(RUNGS, FLOATING) | {"pack64": FLOATING[:3]}  # name → dtypes
+STRIDED, TILE = NOT_DENSE = ("strided", "tile")  # in the order of enum Strided in csrc/strided.cuh
+DENSE = ("scalar", "pack64", "pack128", "stream")  # in the order of enum Rung in csrc/rungs.cuh
+RUNGS = (*NOT_DENSE, *DENSE)
+STREAM = DENSE[-1]
+# name → dtypes
+VARIANTS = dict.fromkeys(RUNGS, FLOATING) | dict.fromkeys((*NOT_DENSE, "pack64"), FLOATING[:3])
 AUTO = "auto"
 PACKED = "pack128"
 # "auto" takes the first of these that suits the tensors. Packs take every alignment, but process
 # unaligned tensors element by element. For large tensors stream is slower than packs
 # (docs/CUDA_LADDER.md).
-BEST = (PACKED, STREAM, "scalar")
+BEST = (PACKED, STREAM, TILE, STRIDED, "scalar")
 ALIGNMENT = 16  # bytes of a pack; stream's tensors have equal addresses modulo this
+NARROW = 16  # "auto" does not turn tiles along dimensions of fewer elements
 
 # Blocks per multiprocessor of a grid-stride loop; two blocks on the CPU, so that blocks loop there.
 _BLOCKS_EACH, _BLOCKS_ON_CPU = 8, 2
@@ -68,14 +74,20 @@ def misfit(
     tensors: Mapping[str, Tensor],
     unfit: str = "",
 ) -> str:
-    """Why a variant for these dtypes does not take these tensors, or "". ``unfit`` is the reason if
-    no rung takes the call."""
+    """Why a variant for these dtypes does not take these tensors, of which the result is last, or
+    "". ``unfit`` is the reason if no rung takes the call."""
     if unfit:
         return unfit
-    first = next(iter(tensors.values()))
     for name, t in tensors.items():
         if t.dtype not in dtypes:
             return f"does not take {t.dtype} ('{name}')"
+    first = next(iter(tensors.values()))
+    for name, t in tensors.items():
+        if t.dtype != first.dtype:
+            return f"takes tensors of one dtype, but '{name}' has {t.dtype} beside {first.dtype}"
+    if variant in NOT_DENSE:
+        return _strided_misfit(variant, _walk(list(tensors.values())))
+    for name, t in tensors.items():
         if not t.is_contiguous() or t.shape != first.shape:
             return (
                 f"takes contiguous tensors of one shape, but '{name}' has shape {list(t.shape)} "
@@ -92,6 +104,35 @@ def misfit(
     return ""
 
 
+def _walk(tensors: Sequence[Tensor]) -> Walk:
+    """The walk through tensors that broadcast to the last one, the result."""
+    shape = tensors[-1].shape
+    return walk([t if t.shape == shape else t.expand(shape) for t in tensors])
+
+
+def _strided_misfit(variant: str, each: Walk) -> str:
+    if len(each.sizes) > DIMS:
+        return (
+            f"takes tensors of at most {DIMS} dimensions, but these have {len(each.sizes)} that "
+            "are not one in all of them"
+        )
+    if variant == TILE and len(each.turned) != 1:
+        dims = "no dimension" if not each.turned else f"{len(each.turned)} dimensions"
+        return (
+            "takes tensors of which some go along another dimension than the result, one for all "
+            f"of them, but these go along {dims}"
+        )
+    return ""
+
+
+def _narrow(tensors: Sequence[Tensor]) -> str:
+    """Why turning tiles does not pay, or ""."""
+    each = _walk(tensors)
+    (rows,) = each.turned
+    least = min(each.sizes[rows], each.sizes[-1])
+    return f"would turn tiles of {least} elements" if least < NARROW else ""
+
+
 def _unaligned(tensors: Mapping[str, Tensor]) -> str:
     """Why packs would process single elements, or ""."""
     for name, t in tensors.items():
@@ -103,10 +144,12 @@ def _unaligned(tensors: Mapping[str, Tensor]) -> str:
 def best(variants: Variants, tensors: Mapping[str, Tensor], unfit: str = "") -> Choice:
     """The rung that "auto" takes for the tensors, which include the result."""
     reasons: list[str] = []
-    for name in BEST:
+    for name in [name for name in BEST if name in variants]:
         reason = misfit(name, variants[name], tensors, unfit)
         if not reason and name == PACKED:
             reason = _unaligned(tensors)
+        if not reason and name == TILE:
+            reason = _narrow(list(tensors.values()))
         if not reason:
             why = reasons or ["the tensors are contiguous, of one shape and dtype, and aligned"]
             return Choice(name, "; ".join(why))
@@ -161,16 +204,36 @@ def launch(
     *numbers: Any,
     act: str = "none",
 ) -> None:
-    """Call the launcher of an op's rungs, <op>_rung, or that of another variant with the same
-    parameters, <op>_<variant>, unless the result is empty."""
-    out = written[0]
+    """Call the launcher of an op's rungs, <op>_rung or <op>_strided, or that of another variant
+    with <op>_rung's parameters, <op>_<variant>, unless the result is empty."""
+    out, tensors = written[0], [*inputs, *written]
     if not out.numel():
         return
-    number = RUNGS.index(rung) if rung in RUNGS else -1
-    symbol = f"{op}_{'rung' if rung in RUNGS else rung}"
-    call = CCall(number, _launch.DTYPE_CODE[out.dtype], _blocks(out.device), out.numel())
-    addresses = [_launch.pointer(t) for t in (*inputs, *written)]
-    _launch.launch(stem, symbol, told, written, ctypes.byref(call), *addresses, *numbers, act=act)
+    dtype = _launch.DTYPE_CODE[out.dtype]
+    if rung in NOT_DENSE:
+        symbol, arguments = f"{op}_strided", _described(rung, tensors)
+        call = CCall(NOT_DENSE.index(rung), dtype)  # the tensors have the sizes
+        call.marks = ()
+    else:
+        symbol = f"{op}_{'rung' if rung in DENSE else rung}"
+        arguments = [_launch.pointer(t) for t in tensors]
+        number = DENSE.index(rung) if rung in DENSE else -1
+        call = CCall(number, dtype, _blocks(out.device), out.numel())
+    _launch.launch(stem, symbol, told, written, ctypes.byref(call), *arguments, *numbers, act=act)
+
+
+def _described(rung: str, tensors: Sequence[Tensor]) -> list[Any]:
+    """The tensors as arguments of a launcher of csrc/strided.cuh."""
+    form = _forms.elementwise(tensors)
+    if form is not None:
+        return [layout.of(t, form.numbers) for layout, t in zip(form.layouts, tensors)]
+    each = _walk(tensors)
+    if rung == TILE:
+        each = each.with_rows(*each.turned)
+    return [
+        _launch.described(_launch.address(t), t.dtype, each.sizes, strides)
+        for t, strides in zip(tensors, each.strides)
+    ]
 
 
 @functools.cache

@@ -14,6 +14,11 @@ If there is a second launcher with the same tensors and numbers, the op has rung
     extern "C" int relu_scale_add_rung(const Call* call, const void* x, const void* y, void* out,
                                        Scalar scale, cudaStream_t stream)
 
+If there is one with the op's parameters after a call, it also has the rungs of strided.cuh:
+
+    extern "C" int relu_scale_add_strided(const Call* call, const Tensor* x, const Tensor* y,
+                                          const Tensor* out, Scalar scale, cudaStream_t stream)
+
 If there is a launcher relu_scale_add_tensor with the tensors x, y and scale, the number may also be
 a tensor.
 
@@ -26,14 +31,15 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-_SUFFIX = "_rung"
+_RUNG, _STRIDED = "_rung", "_strided"
 TENSOR = "_tensor"
 _LAUNCHER = re.compile(r'^extern "C"\s+int\s+(\w+)\s*\(([^)]*)\)\s*\{(.*?)^\}', re.M | re.S)
 _PARAMETERS = re.compile(
     r"((?:const Tensor\* \w+, ){1,3})const Tensor\* out, ((?:Scalar \w+, )*)cudaStream_t stream"
 )
-_RUNG = re.compile(
-    r"const Call\* call, ((?:const void\* \w+, ){1,2})void\* out, "
+# The parameters of launchers of rungs; {} stands for the type of what an operand is.
+_OF_RUNGS = (
+    r"const Call\* call, ((?:const {0}\* \w+, ){{1,2}})(?:const )?{0}\* out, "
     r"((?:Scalar \w+, )*)cudaStream_t stream"
 )
 _EXPECTED = (
@@ -52,7 +58,8 @@ class Signature:
         numbers: the names of the numbers after them.
         floating: whether it takes only floating dtypes.
         formula: the formula in the comment, or "".
-        rungs: whether it has rungs.
+        rungs: whether it has the rungs for dense tensors.
+        strided: whether it has those for other layouts.
         of_tensors: whether each of the numbers may be a tensor.
     """
 
@@ -62,7 +69,13 @@ class Signature:
     floating: bool
     formula: str
     rungs: bool = False
+    strided: bool = False
     of_tensors: bool = False
+
+    @property
+    def has_variants(self) -> bool:
+        """Whether it has any rungs."""
+        return self.rungs or self.strided
 
     @property
     def number(self) -> str:
@@ -73,7 +86,7 @@ class Signature:
     def docstring(self) -> str:
         """The function's docstring, in one line."""
         formula = f"{self.formula}: the" if self.formula else "The"
-        variants = "its variants are rungs" if self.rungs else "it has no variants"
+        variants = "its variants are rungs" if self.has_variants else "it has no variants"
         return f"{formula} CUDA twin of :func:`triton_kernels.{self.op}`; {variants}."
 
 
@@ -87,18 +100,25 @@ def signatures(source: Path) -> list[Signature]:
     launchers = _LAUNCHER.findall(text)
     if not launchers or len(launchers) != len(re.findall(r'\bextern "C"', text)):
         raise ImportError(f'{source}: expected every extern "C" to be int <op>{_EXPECTED}')
-    rungs = {op: parameters for op, parameters, _ in launchers if op.endswith(_SUFFIX)}
+    ends = (_RUNG, _STRIDED)
+    rungs = {op: parameters for op, parameters, _ in launchers if op.endswith(ends)}
     plain = [launcher for launcher in launchers if launcher[0] not in rungs]
     declared = {each[0]: _signature(source, text, *each) for each in plain}
     forms = {op for op in declared if op.endswith(TENSOR) and op[: -len(TENSOR)] in declared}
     ops = [
-        replace(each, rungs=op + _SUFFIX in rungs, of_tensors=op + TENSOR in forms)
+        replace(
+            each,
+            rungs=op + _RUNG in rungs,
+            strided=op + _STRIDED in rungs,
+            of_tensors=op + TENSOR in forms,
+        )
         for op, each in declared.items()
         if op not in forms
     ]
     for each in ops:
-        if each.rungs:
-            _same_parameters(source, each, rungs.pop(each.op + _SUFFIX))
+        for end, kind in ((_RUNG, "void"), (_STRIDED, "Tensor")):
+            if each.op + end in rungs:
+                _same_parameters(source, each, end, kind, rungs.pop(each.op + end))
         if each.of_tensors:
             _same_names(source, each, declared[each.op + TENSOR])
     if rungs:
@@ -117,14 +137,16 @@ def _same_names(source: Path, op: Signature, form: Signature) -> None:
         )
 
 
-def _same_parameters(source: Path, op: Signature, parameters: str) -> None:
-    """Raise ImportError unless the launcher of rungs has the op's parameters in the same order."""
-    match = _RUNG.fullmatch(" ".join(parameters.split()))
+def _same_parameters(source: Path, op: Signature, end: str, kind: str, parameters: str) -> None:
+    """Raise ImportError unless the launcher of rungs has the op's parameters in the same order, its
+    tensors as ``kind``."""
+    match = re.fullmatch(_OF_RUNGS.format(kind), " ".join(parameters.split()))
     if match is None or tuple(map(_names, match.groups())) != (op.operands, op.numbers):
+        out = "void* out" if kind == "void" else f"const {kind}* out"
         raise ImportError(
-            f"{source}: {op.op}{_SUFFIX} has parameters ({parameters}), expected (const Call* "
-            f"call, const void* <operand>, … void* out, [Scalar <number>, …] cudaStream_t stream) "
-            f"with those of {op.op}"
+            f"{source}: {op.op}{end} has parameters ({parameters}), expected (const Call* call, "
+            f"const {kind}* <operand>, … {out}, [Scalar <number>, …] cudaStream_t stream) with "
+            f"those of {op.op}"
         )
 
 

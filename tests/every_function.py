@@ -65,10 +65,11 @@ class Function:
 
 
 def functions(mode: str) -> list[Function]:
-    """Those of a mode's side."""
+    """Those of a mode's side; without tile, which takes none of the dense tensors made here."""
     package = triton_kernels if MODES[mode][0] == "triton" else cuda_reference
     assert set(ARGUMENTS) == set(package.OPS)
     found = [Function(op, None, getattr(package, op)) for op in ARGUMENTS]
     for op in ARGUMENTS:
-        found += [Function(op, name, call) for name, call in package.variants(op).items()]
+        variants = {name: call for name, call in package.variants(op).items() if name != "tile"}
+        found += [Function(op, name, call) for name, call in variants.items()]
     return found

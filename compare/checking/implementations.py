@@ -95,10 +95,10 @@ def selected(implementation: Implementation, names: list[str]) -> bool:
 
 def in_quick_level(implementation: Implementation, spec: Spec) -> bool:
     """Whether the quick level includes it. Of a CUDA side with rungs the quick level runs only the
-    plain kernel and the best rung."""
-    rungs = tuple(spec.rungs())
-    below = implementation.variant not in (None, *rungs[-1:])
-    return not (implementation.side == "cuda" and rungs and below)
+    plain kernel, the best rung for dense tensors and those for other layouts."""
+    best = spec.best_rungs()
+    below = implementation.variant not in (None, *best)
+    return not (implementation.side == "cuda" and best and below)
 
 
 # The interpreter takes milliseconds per program, and the pinned variants have many small programs.

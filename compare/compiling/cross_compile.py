@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from compare.cases import Case
+from compare.cases import DTYPES, Case
 from compare.checking import hints
 from compare.checking.without_gpu import WithoutGpu
 from compare.compiling import loaded, machine_code, walk
@@ -438,10 +438,13 @@ def _words(error: Exception | None) -> str:
 
 def _cuda_variants(spec: Spec) -> Iterator[tuple[str, str | None]]:
     """(dtype, variant) of every CUDA kernel of the op."""
+    rungs = spec.rungs()
     for dtype in spec.dtypes:
         case = next(iter(spec.to_compile(dtype, spec.default_options)))
         for variant in (None, *spec.variants("cuda")):
-            if spec.takes("cuda", variant, case):
+            dtypes = rungs.get(variant or "")
+            taken = spec.takes("cuda", variant, case) if dtypes is None else DTYPES[dtype] in dtypes
+            if taken:
                 yield dtype, variant
 
 

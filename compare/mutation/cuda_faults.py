@@ -77,8 +77,10 @@ def _function(head: list[Token]) -> str | None:
     """The name of the function that a declaration starts; None if it starts something else."""
     depth = 0
     for at, token in enumerate(head):
-        if token.text == "(" and depth == 0 and at and head[at - 1].kind == "name":
-            return head[at - 1].text
+        name = head[at - 1] if at else token
+        bounds = name.text == "__launch_bounds__"  # of a kernel, whose name follows
+        if token.text == "(" and depth == 0 and name.kind == "name" and not bounds:
+            return name.text
         depth += token.text.count("<") - token.text.count(">")
     return None
 

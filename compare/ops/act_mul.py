@@ -130,19 +130,21 @@ class ActMul(Elementwise):
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """The kernel of the default activation."""
-        kernels = self.cuda_kernels(dtype, variant)
-        return kernels.get(self.default_options["act"]) or kernels[""]
+        act = self.default_options["act"] if variant == "stream" else ""
+        return self._of_act(super().cuda_kernel(dtype, variant), act)
 
     def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
         """The best rung has one kernel per activation, the others have one for all."""
-        records = {"": "Activation"}
         if variant == "stream":
-            records = {act: _activations.ACTIVATIONS[act].record for act in ACTIVATIONS}
-        name, formula = super().cuda_kernel(dtype, variant), self.name.title().replace("_", "")
-        return {
-            act: name.replace(f"<{formula},", f"<{formula}<{record}>,")
-            for act, record in records.items()
-        }
+            name = super().cuda_kernel(dtype, variant)
+            return {act: self._of_act(name, act) for act in ACTIVATIONS}
+        return super().cuda_kernels(dtype, variant)
+
+    def _of_act(self, name: str, act: str) -> str:
+        """A rung's kernel for an activation, or for one that is known at run time ("")."""
+        record = _activations.ACTIVATIONS[act].record if act else "Activation"
+        formula = self.name.title().replace("_", "")
+        return name.replace(f"<{formula},", f"<{formula}<{record}>,")
 
     # ---- cases ----
 

@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, choice
-from compare.cases import CPU, FLOATS, INTEGERS, Arguments, Case, Level, Sized
+from compare.cases import CPU, FLOATS, INTEGERS, META, Arguments, Case, Level, Sized
 from compare.specs import drawn_elementwise
 from compare.specs.spec import Spec
 
@@ -191,17 +192,39 @@ class Elementwise(Spec):
     # ---- rungs of the CUDA side ----
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """A rung takes dense tensors of one shape and dtype; the best one only equal alignments."""
-        rungs = self.rungs() if side == "cuda" and variant is not None else {}
-        if variant not in rungs:
+        """A rung takes dense tensors of one shape and dtype; the best one only equal alignments.
+        The rungs for other layouts are asked."""
+        rungs = {rung.name: rung for rung in self._rungs()} if side == "cuda" else {}
+        rung = rungs.get(variant or "")
+        if rung is None:
             return super().takes(side, variant, case)
+        if not rung.dense:
+            laid = self._laid(case)
+            return bool(laid) and not self._dense(case, laid) and not rung.refuses(laid)
         layouts = {case.layout, case.out_layout}
         layouts |= {str(case.options[name]) for name in ("y", "grad") if name in case.options}
         dense = layouts - {"same"} <= DENSE and "x" not in case.options
         if not dense or {"y_dtype", "grad_dtype"} & set(case.options):
             return False
         alike = "misaligned" not in layouts or layouts == {"misaligned"}
-        return case.torch_dtype in rungs[variant] and (alike or variant != tuple(rungs)[-1])
+        return case.torch_dtype in rung.dtypes and (alike or variant != tuple(rungs)[-1])
+
+    def _laid(self, case: Case) -> dict[str, Tensor]:
+        """A case's operands and result without their values; empty if not all are tensors."""
+        # Values do not matter, and not all kinds of them can be made here.
+        args, numbers = arguments = self.inputs(replace(case, values="normal"), META)
+        operands = args[: len(self.operands)]
+        if not all(isinstance(t, Tensor) for t in operands) or cases.tensors_of(((), numbers)):
+            return {}
+        shape, dtype = self.result_shape(arguments), self.result_dtype(case, arguments)
+        out = cases.Guarded(shape, dtype, META, case.out_layout).out
+        return {**dict(zip(self.operands, operands)), "out": out}
+
+    def _dense(self, case: Case, laid: Mapping[str, Tensor]) -> bool:
+        """Whether the tensors are all dense and aligned, so that the rungs for these take them."""
+        shape = laid["out"].shape
+        dense = all(t.is_contiguous() and t.shape == shape for t in laid.values())
+        return dense and not {"misaligned", "half-aligned"} & case.lying
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """The name of a rung's kernel: its template with the op's formula."""
@@ -209,11 +232,25 @@ class Elementwise(Spec):
             return super().cuda_kernel(dtype, variant)
         formula = self.name.title().replace("_", "")
         element, size = ELEMENT[dtype], cases.DTYPES[dtype].itemsize
+        if variant == "strided":
+            return f"strided_kernel<{formula}, {element}, int>"
+        if variant == "tile":
+            return f"tile_kernel<{formula}, {element}, true>"
         if variant == "stream":
             return f"stream_kernel<{formula}, {element}>"
         bytes_moved = {"scalar": size, "pack64": 8, "pack128": 16}[variant]
         access = {8: "float2", 16: "float4"}[bytes_moved] if bytes_moved > size else element
         return f"pack_kernel<{formula}, {element}, {access}, {bytes_moved // size}>"
+
+    def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
+        """One kernel; with offsets of 32 bits also that with 64, for lines at multiples of 16 bytes
+        also that for others."""
+        kernels = super().cuda_kernels(dtype, variant)
+        if variant == "tile":
+            kernels["anywhere"] = kernels[""].replace(", true>", ", false>")
+        if variant == "strided":
+            kernels["far"] = kernels[""].replace(", int>", ", long long>")
+        return kernels
 
     # ---- cases ----
 

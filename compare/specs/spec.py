@@ -162,10 +162,18 @@ class Spec:
 
     def rungs(self) -> dict[str, tuple[torch.dtype, ...]]:
         """The rungs of the CUDA side, from the plainest to the best one: name → dtypes."""
+        return {rung.name: rung.dtypes for rung in self._rungs()}
+
+    def best_rungs(self) -> set[str]:
+        """The best rung for dense tensors, and those for other layouts."""
+        rungs = self._rungs()
+        return {rung.name for rung in rungs if not rung.dense or rung is rungs[-1]}
+
+    def _rungs(self) -> list[Any]:
         if self.own:
-            return {}
+            return []
         rungs = cuda_reference.capabilities(self.name).rungs
-        return {rung.name: rung.dtypes for rung in rungs if rung.name not in self.library()}
+        return [rung for rung in rungs if rung.name not in self.library()]
 
     # ---- what is right ----
 

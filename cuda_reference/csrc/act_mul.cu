@@ -1,9 +1,15 @@
 // act_mul: out = act(gate)·up, in the compute type, rounded once. Any layout, one thread per element.
 // act_mul_backward: dgate = grad·(up·act'(gate)), dup = grad·act(gate), each rounded once. Where relu's slope is 0, dgate
 // is 0 even for infinities and NaN.
-// Both also have the rungs of rungs.cuh. In stream the activation is a template parameter.
+// Both also have the rungs of rungs.cuh and strided.cuh. In stream the activation is a template parameter.
 #include "activations.cuh"
-#include "rungs.cuh"
+#include "strided.cuh"
+
+// One switch per pack instead of one per element.
+template <class T, class V, int SIZE, template <class> class Formula>
+__device__ void compute_pack(const Formula<Activation>& formula, const Pack<T, V, SIZE>* in, Pack<T, V, SIZE>* out) {
+  WITH_ACTIVATION(formula.act.number, return compute_pack(Formula<A>{}, in, out))
+}
 
 template <template <class> class Formula>
 int launch_rung_of_act(const Call& call, Activation act, Operands<Formula<Activation>> at, cudaStream_t stream) {
@@ -41,6 +47,11 @@ struct ActMul {
 extern "C" int act_mul_rung(const Call* call, const void* gate, const void* up, void* out, int act,
                             cudaStream_t stream) {
   return launch_rung_of_act<ActMul>(*call, {act}, {{gate, up}, {out}}, stream);
+}
+
+extern "C" int act_mul_strided(const Call* call, const Tensor* gate, const Tensor* up, const Tensor* out, int act,
+                               cudaStream_t stream) {
+  return launch_strided_rung<ActMul<Activation>>(*call, {{act}}, {gate, up, out}, stream);
 }
 
 template <class C>
@@ -82,4 +93,9 @@ struct ActMulBackward {
 extern "C" int act_mul_backward_rung(const Call* call, const void* grad, const void* gate, const void* up,
                                      void* dgate, void* dup, int act, cudaStream_t stream) {
   return launch_rung_of_act<ActMulBackward>(*call, {act}, {{grad, gate, up}, {dgate, dup}}, stream);
+}
+
+extern "C" int act_mul_backward_strided(const Call* call, const Tensor* grad, const Tensor* gate, const Tensor* up,
+                                        const Tensor* dgate, const Tensor* dup, int act, cudaStream_t stream) {
+  return launch_strided_rung<ActMulBackward<Activation>>(*call, {{act}}, {grad, gate, up, dgate, dup}, stream);
 }

@@ -7,10 +7,11 @@
 //   f16x8, bf16x8      eight elements per thread in four 32-bit accesses
 //   f16x8_pack, …      eight elements per thread in one 128-bit access
 //   rung               dense: the rungs of rungs.cuh; two of them equal variants above
+//   strided            other layouts: the rungs of strided.cuh
 //
 // Every vector variant takes any n and any alignment: where a full vector does not fit, or a
 // pointer is not aligned to the access, the thread goes element by element.
-#include "rungs.cuh"
+#include "strided.cuh"
 
 enum Number { NEITHER, X, Y };  // which operand is a number
 
@@ -46,6 +47,11 @@ struct Add {
 
 extern "C" int add_rung(const Call* call, const void* x, const void* y, void* out, Scalar alpha, cudaStream_t stream) {
   return launch_rung<Add>(*call, {alpha}, {{x, y}, {out}}, stream);
+}
+
+extern "C" int add_strided(const Call* call, const Tensor* x, const Tensor* y, const Tensor* out, Scalar alpha,
+                           cudaStream_t stream) {
+  return launch_strided_rung<Add>(*call, {alpha}, {x, y, out}, stream);
 }
 
 #define ADD_VARIANT(NAME, T, V, PER_THREAD)                                                                    \

@@ -2,8 +2,8 @@
 // relu(x) is 0 where x < 0, else x: NaN stays NaN, −0 stays −0. Any layout, one thread per element.
 // relu_scale_backward: out = 0 where x <= 0, else grad·scale: the gradient of x. Where x is NaN it
 // is grad·scale, as in torch.
-// Each also has the rungs of rungs.cuh, and a form <op>_tensor for a tensor scale.
-#include "rungs.cuh"
+// Each also has the rungs of rungs.cuh and strided.cuh, and a form <op>_tensor for a tensor scale.
+#include "strided.cuh"
 
 template <class C>
 __device__ C relu(C x) {
@@ -36,6 +36,11 @@ struct ReluScale {
 
 extern "C" int relu_scale_rung(const Call* call, const void* x, void* out, Scalar scale, cudaStream_t stream) {
   return launch_rung<ReluScale>(*call, {scale}, {{x}, {out}}, stream);
+}
+
+extern "C" int relu_scale_strided(const Call* call, const Tensor* x, const Tensor* out,
+                                  Scalar scale, cudaStream_t stream) {
+  return launch_strided_rung<ReluScale>(*call, {scale}, {x, out}, stream);
 }
 
 template <class C>
@@ -85,6 +90,11 @@ struct ReluScaleAdd {
 extern "C" int relu_scale_add_rung(const Call* call, const void* x, const void* y, void* out, Scalar scale,
                                    cudaStream_t stream) {
   return launch_rung<ReluScaleAdd>(*call, {scale}, {{x, y}, {out}}, stream);
+}
+
+extern "C" int relu_scale_add_strided(const Call* call, const Tensor* x, const Tensor* y, const Tensor* out,
+                                      Scalar scale, cudaStream_t stream) {
+  return launch_strided_rung<ReluScaleAdd>(*call, {scale}, {x, y, out}, stream);
 }
 
 template <class C>
@@ -137,6 +147,11 @@ struct ReluScaleBackward {
 extern "C" int relu_scale_backward_rung(const Call* call, const void* grad, const void* x, void* out, Scalar scale,
                                         cudaStream_t stream) {
   return launch_rung<ReluScaleBackward>(*call, {scale}, {{grad, x}, {out}}, stream);
+}
+
+extern "C" int relu_scale_backward_strided(const Call* call, const Tensor* grad, const Tensor* x, const Tensor* out,
+                                           Scalar scale, cudaStream_t stream) {
+  return launch_strided_rung<ReluScaleBackward>(*call, {scale}, {grad, x, out}, stream);
 }
 
 template <class C>

@@ -4,7 +4,8 @@
 //   1d       dense, a one-dimensional grid
 //   2d       a dense matrix, a two-dimensional grid: one thread per (row, column), or per several rows of a column
 //   rung     dense, floating: the rungs of rungs.cuh
-#include "rungs.cuh"
+//   strided  other layouts, floating: the rungs of strided.cuh
+#include "strided.cuh"
 
 template <class C>
 __global__ void square_kernel(Tensor x, Tensor out, long long n) {
@@ -74,6 +75,10 @@ extern "C" int square_rung(const Call* call, const void* x, void* out, cudaStrea
   return launch_rung<Square>(*call, {}, {{x}, {out}}, stream);
 }
 
+extern "C" int square_strided(const Call* call, const Tensor* x, const Tensor* out, cudaStream_t stream) {
+  return launch_strided_rung<Square>(*call, {}, {x, out}, stream);
+}
+
 // square_backward: out = grad·(2·x), the gradient; any dtype and layout. 2·x is exact or infinite.
 template <class C>
 __global__ void square_backward_kernel(Tensor grad, Tensor x, Tensor out, long long n) {
@@ -103,4 +108,9 @@ struct SquareBackward {
 extern "C" int square_backward_rung(const Call* call, const void* grad, const void* x, void* out,
                                     cudaStream_t stream) {
   return launch_rung<SquareBackward>(*call, {}, {{grad, x}, {out}}, stream);
+}
+
+extern "C" int square_backward_strided(const Call* call, const Tensor* grad, const Tensor* x, const Tensor* out,
+                                       cudaStream_t stream) {
+  return launch_strided_rung<SquareBackward>(*call, {}, {grad, x, out}, stream);
 }

@@ -8,40 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from rung_calls import CALLS, devices, needs_host
 from torch import Tensor
 
 import cuda_reference
-from compare.cases import DTYPES, Case
-from compare.checking.implementations import Implementation, in_quick_level, unavailable
+from compare.cases import DTYPES, Case, Guarded
+from compare.checking.implementations import Implementation, in_quick_level
 from compare.ops import SPECS
 from compare.timing import providers
 from cuda_reference import _rungs, _signatures
 
 HALF, FLOAT, DOUBLE, INT = torch.float16, torch.float32, torch.float64, torch.int32
 NARROW = (HALF, torch.bfloat16, FLOAT)
-NAMES = ["scalar", "pack64", "pack128", "stream"]
-# Op → its tensors, the other arguments, and how many results it has.
-CALLS: dict[str, tuple[int, tuple[Any, ...], int]] = {
-    "add": (2, (), 1),
-    "square": (1, (), 1),
-    "square_backward": (2, (), 1),
-    "relu_scale": (1, (0.3,), 1),
-    "relu_scale_add": (2, (0.3,), 1),
-    "relu_scale_backward": (2, (0.3,), 1),
-    "act_mul": (2, ("gelu",), 1),
-    "act_mul_backward": (3, ("gelu_tanh",), 2),
-}
-
-needs_host = pytest.mark.skipif(
-    "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
-)
-devices = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=needs_host),
-        pytest.param("cuda", marks=pytest.mark.gpu_only),
-    ],
-)
+NAMES = ["scalar", "pack64", "pack128", "stream"]  # those for dense tensors
+OTHERS = ["strided", "tile"]
 
 
 def moved(t: Tensor, start: int) -> Tensor:
@@ -87,11 +67,11 @@ def test_every_rung_gives_the_plain_kernels_bits(op: str, device: str) -> None:
         for n, start in sizes:
             plain = call(op, n, dtype, device, start)
             for name, dtypes in SPECS[op].rungs().items():
-                if dtype in dtypes:
+                if dtype in dtypes and name != "tile":
                     found = call(op, n, dtype, device, start, variant=name)
                     assert all(map(torch.equal, plain, found)), (name, dtype, n, start)
                     tried.add((name, dtype))
-    assert len(tried) == (12 if op.startswith("act_mul") else 15)
+    assert len(tried) == (15 if op.startswith("act_mul") else 18)
 
 
 @needs_host
@@ -162,6 +142,17 @@ def test_stream_refuses_tensors_that_lie_unlike() -> None:
 
 
 @needs_host
+@pytest.mark.parametrize("name", [*OTHERS, *NAMES])
+def test_tensors_of_several_dtypes_are_refused_and_auto_is_plain(name: str) -> None:
+    """Each dtype alone is one that rungs take."""
+    x, y = torch.randn(20, 30), torch.randn(30, 20).T.half()
+    refused(lambda: cuda_reference.add(x, y, variant=name), "one dtype", "'y' has torch.float16")
+    y = y.contiguous()
+    refused(lambda: cuda_reference.add(x, y, variant=name), "one dtype", "'y' has torch.float16")
+    assert torch.equal(cuda_reference.add(x, y, variant="auto"), cuda_reference.add(x, y))
+
+
+@needs_host
 def test_numbers_and_integers_have_no_rung() -> None:
     x = torch.ones(9)
     refused(lambda: cuda_reference.add(x, 2, variant="stream"), "'y' is a number")
@@ -182,8 +173,10 @@ def lines(capsys: pytest.CaptureFixture[str], run: Callable[[], Any]) -> list[st
     ("made", "chosen", "why"),
     [
         (lambda: torch.ones(4, 9), "'pack128'", "contiguous, of one shape and dtype"),
-        (lambda: moved(torch.ones(9), 1), "'scalar'", "'stream' takes tensors that lie alike"),
-        (lambda: torch.ones(9, 4).T, "the plain kernel", "strides [1, 4]"),
+        (lambda: moved(torch.ones(9), 1), "'strided'", "'stream' takes tensors that lie alike"),
+        (lambda: torch.ones(9, 4).T, "'strided'", "'tile' would turn tiles of 4 elements"),
+        (lambda: torch.ones(17, 16).T, "'tile'", "strides [1, 16]"),
+        (lambda: torch.ones(9, 8)[:, ::2], "'strided'", "these go along no dimension"),
         (lambda: torch.ones(9, dtype=INT), "the plain kernel", "torch.int32"),
         (lambda: torch.ones(9, dtype=DOUBLE), "'pack128'", "contiguous"),
     ],
@@ -244,16 +237,20 @@ def test_capabilities() -> None:
     assert {rung.op for rung in every.rungs} == {*CALLS, *products, *sums}
     assert {rung.name for rung in every.rungs if rung.op in products} == {"cublaslt"}
     own = cuda_reference.capabilities("relu_scale").rungs
-    assert [rung.name for rung in own] == NAMES
-    assert [rung.auto for rung in own] == [True, False, True, True]
-    assert DOUBLE in own[-1].dtypes
-    assert DOUBLE not in own[1].dtypes
+    assert [rung.name for rung in own] == [*OTHERS, *NAMES]
+    assert [rung.auto for rung in own] == [True, True, True, False, True, True]
+    assert [DOUBLE in rung.dtypes for rung in own] == [False, False, True, False, True, True]
+    assert [rung.dense for rung in own] == [False, False, True, True, True, True]
+    turned = {"x": torch.ones(5, 4).T, "out": torch.ones(4, 5)}
+    assert ["contiguous" in rung.refuses(turned) for rung in own] == [rung.dense for rung in own]
     text = str(cuda_reference.capabilities("act_mul"))
-    assert "act_mul  stream   float16, bfloat16, float32  contiguous, one shape  alike" in text
+    words = [" ".join(line.split()) for line in text.splitlines()]
+    assert any(line.startswith(DENSE_STREAM) for line in words)
+    assert any("strided float16, bfloat16, float32 of 4 dimensions" in line for line in words)
     assert "not measured" in text
     with pytest.raises(ValueError, match="capabilities\\(\\): no op 'sub'"):
         cuda_reference.capabilities("sub")
-    assert NAMES == list(_rungs.RUNGS)
+    assert [*OTHERS, *NAMES] == list(_rungs.RUNGS)
 
 
 def test_a_case_and_a_rung_agree_on_what_fits() -> None:
@@ -262,18 +259,22 @@ def test_a_case_and_a_rung_agree_on_what_fits() -> None:
     for op in ("add", "relu_scale_backward", "act_mul_backward"):
         spec = SPECS[op]
         for case in spec.cases("float16", "quick"):
-            for name in NAMES:
+            for name in (*OTHERS, *NAMES):
                 seen.add((op, name, spec.takes("cuda", name, case)))
                 if case.layout in ("inplace", "functional") or not spec.takes("cuda", name, case):
                     continue
                 arguments, _ = spec.inputs(case)
                 tensors = {str(i): t for i, t in enumerate(arguments)}
+                if name in OTHERS:
+                    shape, dtype = spec.result_shape((arguments, {})), arguments[0].dtype
+                    out = Guarded(shape, dtype, arguments[0].device, case.out_layout).out
+                    tensors["out"] = out
                 dtypes = spec.rungs()[name]
                 assert not _rungs.misfit(name, dtypes, tensors), (case, name)
-    assert len(seen) == 24  # each takes some and not others
+    assert len(seen) == 36  # each takes some and not others
 
 
-def test_the_quick_level_has_the_plain_kernel_and_the_best_rung() -> None:
+def test_the_quick_level_has_the_plain_kernel_and_the_best_rungs() -> None:
     def of(op: str) -> set[str | None]:
         spec = SPECS[op]
         return {
@@ -282,7 +283,8 @@ def test_the_quick_level_has_the_plain_kernel_and_the_best_rung() -> None:
             if in_quick_level(Implementation("cuda-host", name, spec.cuda), spec)
         }
 
-    assert of("square") == of("add") == of("act_mul_backward") == {None, "stream"}
+    best = {None, "stream", "strided", "tile"}
+    assert of("square") == of("add") == of("act_mul_backward") == best
     assert of("gemm_bias_act") == {None, "naive", "tiled", "wmma"}
     f32 = Implementation("triton-interpreted", "f32", SPECS["add"].triton)
     assert in_quick_level(f32, SPECS["add"])
@@ -295,12 +297,16 @@ def test_bench_races_auto_and_leaves_single_rungs_to_who_asks() -> None:
     assert ours == ["cuda", "cuda/auto"]
     every = [name for name in providers.names(spec, case, ["ours"]) if name.startswith("cuda")]
     assert every == ["cuda", *(f"cuda/{name}" for name in NAMES), "cuda/auto"]
+    turned = Case("relu_scale", "float32", (64, 64), "transposed", options={"out": "contiguous"})
+    others = [name for name in providers.names(spec, turned, ["ours"]) if "cuda/" in name]
+    assert others == ["cuda/strided", "cuda/tile", "cuda/auto"]
     assert providers.names(spec, case, ["cuda/pack64"]) == ["cuda/pack64"]
     assert {*every} < {*providers.names(spec)}  # which may be asked for
     gemm = Case("gemm_bias_act", "float32", (64, 64, 64))
     assert providers.AUTO not in providers.names(SPECS["gemm_bias_act"], gemm)
 
 
+DENSE_STREAM = "act_mul stream float16, bfloat16, float32 contiguous, one shape alike"
 LAUNCHERS = """
 // leaky: out = x
 extern "C" int leaky(const Tensor* x, const Tensor* out, Scalar s, cudaStream_t stream) {
@@ -379,12 +385,19 @@ def test_no_rung_takes_a_tensor_for_a_number(capsys: pytest.CaptureFixture[str])
             cuda_reference.relu_scale(x, x, variant=rung)
 
 
+def case_for(op: str, dtype: str, rung: str) -> Case:
+    """A case that the rung takes."""
+    if rung in OTHERS:
+        return Case(op, dtype, (4, 4), "transposed", options={"out": "contiguous"})
+    return Case(op, dtype, (4, 4))
+
+
 def test_dtypes_of_the_specs_are_those_of_the_rungs() -> None:
     for op in CALLS:
         for name, dtypes in SPECS[op].rungs().items():
             taken = {
                 DTYPES[dtype]
                 for dtype in SPECS[op].dtypes
-                if SPECS[op].takes("cuda", name, Case(op, dtype, (4, 4)))
+                if SPECS[op].takes("cuda", name, case_for(op, dtype, name))
             }
             assert taken == set(dtypes), (op, name)

@@ -462,7 +462,7 @@ def test_a_healthy_kernel_passes_and_is_written_down(tmp_path: Path) -> None:
 
 MEMCHECK = """\
 ========= Invalid __global__ read of size 4 bytes
-=========     at square_1d_kernel<float>(Tensor, Tensor, long long)+0x1b0 in square.cu:28
+=========     at square_1d_kernel<float>(Tensor, Tensor, long long)+0x1b0 in square.cu:29
 =========     by thread (3,0,0) in block (1,0,0)
 =========     Address 0x7f000000008c is out of bounds
 ========= ERROR SUMMARY: 1 error
@@ -487,7 +487,7 @@ def test_compute_sanitizer_is_run_on_one_case(
     status, output = debug(*words, "--tool", "memcheck,synccheck")
     assert status == 1
     assert "memcheck: out-of-bounds read of 4 bytes" in output
-    assert "square.cu:28 in square_1d_kernel<float>: if (i >= n) return;" in output
+    assert "square.cu:29 in square_1d_kernel<float>: if (i >= n) return;" in output
     assert "by block (1, 0, 0) thread (3, 0, 0)" in output
     assert "synccheck: the process ended with status 3" in output
     assert "on the GPU: memcheck 1 found, synccheck 1 found" in output

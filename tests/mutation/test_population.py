@@ -206,6 +206,13 @@ def test_faults_of_a_cuda_kernel() -> None:
     assert not any("template" in before for _, _, before, _ in edits)
 
 
+def test_a_kernel_with_launch_bounds_has_its_own_name() -> None:
+    bounds = "__launch_bounds__(128, LEAST<N>)"
+    text = f"template <int N>\n__global__ void {bounds}\n  scale(int n) {{ f(); }}"
+    (body,) = cuda_faults.bodies(text)
+    assert (body.name, body.is_kernel) == ("scale", True)
+
+
 def test_every_kernel_has_at_least_five(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(population, "gluon_missing", lambda *_: "")
     mutants = population.population(["triton", "cuda"], list(SPECS))
