@@ -46,8 +46,10 @@ class Rung:
     source: str = "not measured"
 
     def refuses(self, tensors: Mapping[str, Tensor]) -> str:
-        """Why the rung of an elementwise op does not take tensors of these dtypes and layouts, of
-        which the result is last; "" if it does."""
+        """Why the rung of an elementwise op or a sum does not take tensors of these dtypes and
+        layouts, of which the result is last; "" if it does."""
+        if ops.VARIANTS[self.op] is _sum_rungs.VARIANTS:
+            return _sum_rungs.misfit(self.op, tensors)
         return _rungs.misfit(self.name, self.dtypes, tensors)
 
 
@@ -95,12 +97,8 @@ def _of(op: str) -> list[Rung]:
     if variants == _gemm.VARIANTS:
         return [Rung(op, _cublaslt.NAME, _cublaslt.DTYPES, "any", "any", "any, no CPU")]
     if variants is _sum_rungs.VARIANTS:
-        return [
-            Rung(
-                op, name, dtypes, "two dimensions of each kind", "any", auto=name == _sum_rungs.BEST
-            )
-            for name, dtypes in variants.items()
-        ]
+        layouts = f"{_sum_rungs.MOST} dimensions or fewer of each kind, kept and added up"
+        return [Rung(op, name, dtypes, layouts, "any") for name, dtypes in variants.items()]
     return [
         Rung(
             op,

@@ -1,4 +1,4 @@
-"""The rungs of sums: the kernels of csrc/sums.cuh, and the choice between them.
+"""The rungs of sums: the kernels of csrc/sums.cuh, and what they take.
 
 A rung is a variant of an op. The launcher of the rungs takes a sum of at most two dimensions of
 each kind, kept and added up, and chooses grid, access width and parts itself, from sizes and
@@ -20,9 +20,12 @@ from cuda_reference._arguments import FLOATING, check_choice, check_flag
 from cuda_reference._rungs import AUTO, Choice, Variants
 
 RUNGS = ("lanes", "pack128", "two_pass")  # in the order of enum SumRung in csrc/sums.cuh
-BEST = RUNGS[-1]
-VARIANTS: Variants = dict.fromkeys(RUNGS, FLOATING[:3])  # name → dtypes
+DTYPES = FLOATING[:3]
+VARIANTS: Variants = dict.fromkeys(RUNGS, DTYPES)  # name → dtypes
 MOST = 2  # dimensions of each kind
+MOST_RESULTS = 2**31 - 1  # in two dimensions: a row of blocks has no more
+# What "auto" takes: it knows no rung before its speed is known.
+PLAIN = Choice(None, "no rung of this op has been timed, or has run on a GPU, yet")
 
 # Blocks per multiprocessor at which sums are not cut into more parts; so many in all on the CPU.
 _BLOCKS_EACH, _BLOCKS_ON_CPU = 4, 6
@@ -48,52 +51,66 @@ def coalesced(dims: Iterable[tuple[int, ...]]) -> Dims:
     return merged
 
 
-def unfit(tensors: Mapping[str, Tensor]) -> str:
-    """Why no rung takes tensors of these dtypes, or ""."""
-    first = next(iter(tensors.values()))
+def dimensions(x: Tensor, out: Tensor) -> tuple[Dims, Dims]:
+    """The dimensions of a sum of x as rungs see them: those that are kept, with strides in x and
+    out, and those that are added up."""
+    new = x.dim() - out.dim()
+    padded, strides = (*[1] * new, *out.shape), (*[0] * new, *out.stride())
+    kept, reduced = [], []
+    for size, n, stride, of_out in zip(x.shape, padded, x.stride(), strides):
+        if size == n:
+            kept.append((size, stride, of_out))
+        else:
+            reduced.append((size, stride))
+    if 0 in x.shape:
+        reduced = [(0, 1)]
+    return coalesced(kept), coalesced(reduced)
+
+
+def misfit(op: str, tensors: Mapping[str, Tensor]) -> str:
+    """Why no rung takes these tensors, of which the first is added up and the last is the result,
+    or "". Of act_backward's results that is dx."""
+    first, *_, last = tensors.values()
     for name, t in tensors.items():
-        if t.dtype not in FLOATING[:3]:
+        if t.dtype not in DTYPES:
             return f"does not take {t.dtype} ('{name}')"
-        if name != "out" and t.dtype != first.dtype:
+        if t.dtype != first.dtype and not (op == "sum_to" and t is last):
             return f"takes one dtype, but '{name}' is {t.dtype}"
-    return ""
-
-
-def too_many(kept: Dims, reduced: Dims) -> str:
-    """Why no rung takes a sum of these dimensions, or ""."""
+    kept, reduced = dimensions(first, last)
     for dims, are in ((kept, "kept"), (reduced, "added up")):
         if len(dims) > MOST:
             return (
                 f"takes at most {MOST} dimensions that are {are}, after those that lie together "
-                f"are merged, but 'x' has {len(dims)}"
+                f"are merged, but {next(iter(tensors))!r} has {len(dims)}"
             )
+    if len(kept) > 1 and last.numel() > MOST_RESULTS:
+        return f"takes at most {MOST_RESULTS} results in two dimensions, not {last.numel()}"
     return ""
 
 
-def chosen(op: str, variant: str | None, explain: bool, reason: str) -> str | None:
-    """The variant to run: the requested one, or the choice of "auto"; None is the plain kernel.
-    With ``explain`` the choice of "auto" is printed. ``reason``: why no rung takes the call.
+def chosen(
+    op: str, variant: str | None, explain: bool, tensors: Mapping[str, Tensor]
+) -> str | None:
+    """The variant to run: the requested one, or None, the plain kernel, which "auto" is. With
+    ``explain`` the choice of "auto" is printed.
 
     Raises:
-        TypeError, ValueError: there is no such variant, or it does not take the call; there is
+        TypeError, ValueError: there is no such variant, or it does not take the tensors; there is
             nothing to explain.
     """
     check_flag(op, "explain", explain)
-    if explain and variant != AUTO:
+    if variant == AUTO:
+        if explain:
+            print(PLAIN.told(op))
+        return PLAIN.rung
+    if explain:
         raise ValueError(f"{op}(): 'explain' is for variant 'auto', not {variant!r}")
     if variant is None:
         return None
     check_choice(op, "variant", variant, (*RUNGS, AUTO))
-    if variant != AUTO:
-        if reason:
-            raise ValueError(f"{op}(): variant '{variant}' {reason}")
-        return variant
-    choice = Choice(BEST, "the tensors have one dtype, and dimensions that it takes")
-    if reason:
-        choice = Choice(None, f"'{BEST}' {reason}")
-    if explain:
-        print(choice.told(op))
-    return choice.rung
+    if reason := misfit(op, tensors):
+        raise ValueError(f"{op}(): variant '{variant}' {reason}")
+    return variant
 
 
 def launch(

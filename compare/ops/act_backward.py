@@ -209,12 +209,12 @@ class ActBackward(Spec):
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
         """A rung takes tensors of one of its dtypes."""
-        rungs = self.rungs()
-        if side != "cuda" or variant not in rungs:
+        rung = self._rung(side, variant)
+        if rung is None:
             return super().takes(side, variant, case)
         grad = cases.DTYPES[case.options.get("grad_dtype", case.dtype)]
         alike = grad == case.torch_dtype == self.out_dtype(case)
-        return alike and case.torch_dtype in rungs[variant]
+        return alike and case.torch_dtype in rung.dtypes
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """The kernel of the default activation."""

@@ -21,7 +21,6 @@ from compare.specs import sums
 from compare.specs.drawn import elements, equal, log_uniform, matrix, odd_matrix
 from compare.specs.spec import Spec
 from compare.specs.sums import any_order
-from cuda_reference.ops.sum_to import dimensions
 
 LAYOUTS = (*cases.LAYOUTS, "expanded_columns", "functional", *cases.OF_MODELS, *cases.DISTANT)
 VALUES = ("normal", "special", "integers")
@@ -113,12 +112,13 @@ class SumTo(Spec):
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
         """A rung takes its dtypes, and few dimensions of each kind."""
-        if side != "cuda" or variant not in self.rungs():
+        rung = self._rung(side, variant)
+        if rung is None:
             return super().takes(side, variant, case)
         (x, shape), _ = self.inputs(case, META)
         where = "contiguous" if case.layout == "functional" else case.out_layout
         out = Guarded(shape, self.out_dtype(case), META, where).out
-        return not dimensions(x, shape, out)[2]
+        return not rung.refuses({"x": x, "out": out})
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """The kernel that adds columns, as the default target does."""

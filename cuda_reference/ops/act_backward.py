@@ -36,8 +36,9 @@ def act_backward(
     Args:
         grad, saved, act, bias, dtype, out: as in triton_kernels.act_backward.
         variant: a rung ("lanes", "pack128", "two_pass") for tensors of one dtype, float16, bfloat16
-            or float32; "auto": the best rung if one takes the tensors. None: any dtypes.
-        explain: print whether "auto" takes a rung, and why.
+            or float32. "auto" is None, the plain kernel, which takes any dtypes: no rung has been
+            timed.
+        explain: print what "auto" takes, and why.
 
     Raises:
         TypeError, ValueError, RuntimeError, NotImplementedError: as triton_kernels.act_backward.
@@ -85,8 +86,7 @@ def _launch_act_backward(
         dx = _arguments.check_out(op, out[0], shape, dtype, inputs, in_place=True)
         others = {**inputs, "the other result": dx}
         sums = _arguments.check_out(op, out[1], sums_shape, dtype, others, in_place=False)
-    unfit = _sum_rungs.unfit({**inputs, "dx": dx})
-    rung = _sum_rungs.chosen(op, variant, explain, unfit)
+    rung = _sum_rungs.chosen(op, variant, explain, {**inputs, "dx": dx})
     if grad.shape[1]:
         describe = _launch.tensor if rung is None else _sum_rungs.described
         described = [describe(t) for t in (grad, saved, dx)]

@@ -37,8 +37,9 @@ def sum_to(
         x, shape, factor, dtype, out: as in triton_kernels.sum_to.
         variant: a rung ("lanes", "pack128", "two_pass") for float16, bfloat16 and float32, where x
             has at most two dimensions that are kept and two that are added up, after those that lie
-            together are merged; "auto": the best rung if one takes x. None: any x.
-        explain: print whether "auto" takes a rung, and why.
+            together are merged. "auto" is None, the plain kernel, which takes any x: no rung has
+            been timed.
+        explain: print what "auto" takes, and why.
 
     Raises:
         TypeError, ValueError, RuntimeError: as triton_kernels.sum_to; ValueError also for an x that
@@ -83,14 +84,14 @@ def _launch_sum_to(
     else:
         out = _arguments.check_out(op, out, shape, dtype, {"x": x}, in_place=False)
     told = {"x": x, "out": out}
-    kept, reduced, unfit = dimensions(x, shape, out) if variant else ([], [], "")
-    rung = _sum_rungs.chosen(op, variant, explain, unfit)
+    rung = _sum_rungs.chosen(op, variant, explain, told)
     if out.numel() == 0:
         return out
     scale, form = _launch.scalar(factor), _form((x, out), (x, shape))
     if form is not None:
         arguments = [each.of(t, form.numbers) for each, t in zip(form.layouts, (x, x, out))]
     elif rung is not None:
+        kept, reduced = _sum_rungs.dimensions(x, out)
         first = x if x.numel() else out  # of an empty x nothing is read
         arguments = [_sum_rungs.of_dims(first, kept, 1), _sum_rungs.of_dims(x, reduced, 1)]
         arguments.append(_sum_rungs.of_dims(out, kept, 2))
@@ -106,25 +107,6 @@ def _launch_sum_to(
     else:
         _sum_rungs.launch(op, rung, told, (out,), *arguments, scale)
     return out
-
-
-def dimensions(
-    x: Tensor, shape: tuple[int, ...], out: Tensor
-) -> tuple[_sum_rungs.Dims, _sum_rungs.Dims, str]:
-    """The dimensions of a sum as rungs see them: those that are kept, with strides in x and out,
-    and those that are added up. Then why no rung takes it, or ""."""
-    new = x.dim() - len(shape)
-    padded, strides = (*[1] * new, *shape), (*[0] * new, *out.stride())
-    kept, reduced = [], []
-    for size, n, stride, of_out in zip(x.shape, padded, x.stride(), strides):
-        if size == n:
-            kept.append((size, stride, of_out))
-        else:
-            reduced.append((size, stride))
-    if 0 in x.shape:
-        reduced = [(0, 1)]
-    dims = _sum_rungs.coalesced(kept), _sum_rungs.coalesced(reduced)
-    return *dims, _sum_rungs.unfit({"x": x, "out": out}) or _sum_rungs.too_many(*dims)
 
 
 # The first addends, the rest of a sum, and the sums: of columns, which gives a row, and of rows.

@@ -1,9 +1,9 @@
 """The rungs of sums: right for awkward shapes and layouts, the same bits at every call, right when
-kept for other sizes; what each refuses, and what "auto" chooses."""
+kept for other sizes; what each refuses. "auto" does not choose them yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 import cuda_reference
-from compare.cases import Guarded
+from compare.cases import Case, Guarded
 from compare.checking.implementations import MODES
 from compare.checking.running import GuardedAllocations
 from compare.ops import SPECS
 from compare.specs.sums import any_order
+from compare.timing import providers
 from cuda_reference import _launch, _sum_rungs
-from cuda_reference.ops.sum_to import dimensions
+from cuda_reference._sum_rungs import dimensions
 
 MODE = pytest.mark.parametrize("mode", ["cuda-host", "cuda-gpu"], indirect=True)
 RUNGS = _sum_rungs.RUNGS
@@ -259,64 +260,82 @@ def test_unknown_variants_name_those_that_there_are() -> None:
 
 
 @MODE
-def test_auto_takes_the_best_that_fits_and_says_why(
-    device: torch.device, capsys: pytest.CaptureFixture[str]
+def test_auto_is_the_plain_kernel_until_rungs_are_timed(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    x, many = made((40, 24), FLOAT, device), made((2, 3, 2, 3, 2, 3), FLOAT, device)
-    to = (1, 3, 1, 3, 1, 3)
-    told: list[tuple[Callable[..., Any], str]] = [
-        (lambda **o: cuda_reference.sum_to(x, (24,), **o), "'two_pass': the tensors have"),
-        (lambda **o: cuda_reference.sum_to(many, to, **o), "the plain kernel: 'two_pass' takes at"),
-        (lambda **o: cuda_reference.act_backward(x, x, "relu", **o)[1], "'two_pass': the tensors"),
-        (
-            lambda **o: cuda_reference.act_backward(x, x.double(), "relu", **o)[1],
-            "the plain kernel: 'two_pass' does not take torch.float64 ('saved')",
-        ),
-    ]
-    for call, words in told:
-        result = call(variant="auto", explain=True)
-        (line,) = capsys.readouterr().out.splitlines()
-        assert f"variant 'auto' is {words}" in line
-        torch.testing.assert_close(result, call())
-        call(variant="auto")
-        assert not capsys.readouterr().out
-
-
-@MODE
-def test_auto_launches_what_it_names(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     launched = []
     launch = _launch.launch
 
     def noted(stem: str, symbol: str, *rest: Any, **named: Any) -> None:
-        launched.append((symbol, rest[-4] if symbol.endswith("_rung") else None))
+        launched.append(symbol)
         launch(stem, symbol, *rest, **named)
 
     monkeypatch.setattr(_launch, "launch", noted)
     x = made((40, 24), FLOAT, device)
-    auto: dict[str, Any] = {"variant": "auto", "explain": True}  # not kept
-    cuda_reference.sum_to(x, (24,), **auto)
-    cuda_reference.act_backward(x, x, "relu", **auto)
-    cuda_reference.sum_to(x.double(), (24,), **auto)
-    best = RUNGS.index("two_pass")
-    assert launched == [("sum_to_rung", best), ("act_backward_rung", best), ("sum_to", None)]
+    for op, call in {
+        "sum_to": lambda **o: cuda_reference.sum_to(x, (24,), **o),
+        "act_backward": lambda **o: cuda_reference.act_backward(x, x, "relu", **o)[1],
+    }.items():
+        launched.clear()
+        sums = call(variant="auto", explain=True)
+        assert launched == [op]
+        told = f"{op}(): variant 'auto' is the plain kernel: no rung of this op has been timed"
+        assert capsys.readouterr().out.startswith(told)
+        assert torch.equal(sums, call())
+        assert torch.equal(sums, call(variant="auto"))
+        assert not capsys.readouterr().out
+
+
+# ---- what is told of them ----
+
+
+@pytest.mark.parametrize("op", ["sum_to", "act_backward"])
+def test_rungs_are_listed_as_never_timed(op: str) -> None:
+    rungs = cuda_reference.capabilities(op).rungs
+    assert [rung.name for rung in rungs] == list(RUNGS)
+    assert {(rung.auto, rung.dense, rung.score) for rung in rungs} == {(False, False, None)}
+    assert {rung.source for rung in rungs} == {"not measured"}
+    assert SPECS[op].best_rungs() == set(RUNGS)  # all are in the quick check
+    case = Case(op, "float32", (64, 64), options=dict(SPECS[op].default_options))
+    for wanted, names in (((), []), (("ours",), [f"cuda/{name}" for name in RUNGS])):
+        ours = [n for n in providers.names(SPECS[op], case, wanted) if n.startswith("cuda")]
+        assert ours == ["cuda", *names]
+
+
+def test_rungs_say_what_they_refuse() -> None:
+    def meta(*shape: int, dtype: torch.dtype = FLOAT) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    sums, products = (
+        cuda_reference.capabilities(op).rungs[0].refuses for op in ("sum_to", "act_backward")
+    )
+    assert not sums({"x": meta(3, 4), "out": meta(4, dtype=HALF)})
+    assert "'out'" in sums({"x": meta(3, 4), "out": meta(4, dtype=torch.float64)})
+    assert "at most 2" in sums({"x": meta(2, 3, 2, 3, 2, 3), "out": meta(1, 3, 1, 3, 1, 3)})
+    # A row of blocks has no more than 2³¹ − 1.
+    assert not sums({"x": meta(3, 2**32), "out": meta(2**32)})
+    assert not sums({"x": meta(2**30 - 1, 3, 2), "out": meta(2**30 - 1, 1, 2)})
+    assert "at most 2147483647 results" in sums({"x": meta(2**30, 3, 2), "out": meta(2**30, 1, 2)})
+    matrix = meta(3, 4)
+    assert not products({"grad": matrix, "saved": matrix.t().t(), "dx": meta(4, 3).t()})
+    assert "'dx'" in products({"grad": matrix, "saved": matrix, "dx": matrix.half()})
 
 
 def test_dimensions_that_lie_together_are_one() -> None:
     x = torch.ones(4, 1, 5, 6, 7)
-    assert dimensions(x, (6, 7), torch.empty(6, 7))[:2] == ([(42, 1, 1)], [(20, 42)])
+    assert dimensions(x, torch.empty(6, 7)) == ([(42, 1, 1)], [(20, 42)])
     out = torch.empty(6, 14)[:, ::2]
-    assert dimensions(x, (6, 7), out)[0] == [(42, 1, 2)]
+    assert dimensions(x, out)[0] == [(42, 1, 2)]
     out = torch.empty(6, 9)[:, :7]  # here those that are kept do not, in the result
-    assert dimensions(x, (6, 7), out)[0] == [(7, 1, 1), (6, 7, 9)]
-    assert dimensions(x.expand(4, 3, 5, 6, 7), (1,), torch.empty(1))[1] == [(840, 1), (3, 0)]
-    empty = torch.ones(0, 3)
-    assert dimensions(empty, (3,), torch.empty(3))[:2] == ([(3, 1, 1)], [(0, 1)])
+    assert dimensions(x, out)[0] == [(7, 1, 1), (6, 7, 9)]
+    assert dimensions(x.expand(4, 3, 5, 6, 7), torch.empty(1))[1] == [(840, 1), (3, 0)]
+    assert dimensions(torch.ones(0, 3), torch.empty(3)) == ([(3, 1, 1)], [(0, 1)])
 
 
 def test_gradients_of_a_rung_are_those_of_the_plain_kernel() -> None:
     leaves = [made((40, 24), FLOAT, torch.device("cpu")).requires_grad_() for _ in range(2)]
     found = []
-    for variant in (None, "auto"):
+    for variant in (None, "two_pass"):
         dx, sums = cuda_reference.act_backward(*leaves, "gelu", variant=variant)
         total = cuda_reference.sum_to(dx, (24,), variant=variant)
         found.append(torch.autograd.grad((total * sums).sum(), leaves))
