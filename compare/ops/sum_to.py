@@ -77,6 +77,7 @@ VECTORS = [
     ((2063, 65), "row"),  # all tiles but one row are whole
     ((280, 2, 60, 1), "gaps"),  # many addends in short rows
     ((1090, 1, 9, 3), "gaps"),
+    ((90, 3, 5, 40), "gaps"),  # rows of two dimensions, the inner one shorter than a thread's step
 ]
 BIG = 1 << 18  # elements; only layouts matter here, since roundings are those of smaller cases
 LARGE = [

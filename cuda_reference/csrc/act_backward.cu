@@ -53,6 +53,7 @@ struct Products {
   static __device__ long long offset(const long long* stride, Place p) {
     return p.inner * stride[1] + (SIZE == 1 ? p.column * stride[0] : p.column);
   }
+  __device__ void go_to(unsigned) {}  // there is one matrix
   template <int SIZE, class Count>
   __device__ void load(Loaded<SIZE>& to, Place p, Count count) const {
     read<T, SIZE>(to.grad, grad + offset<SIZE>(grad_stride, p), count);

@@ -29,6 +29,7 @@ constexpr int WHOLE_LINE = 8;       // a block's width is a multiple of so many 
 constexpr int LEAST_MERGED = 64;    // merged rows; with fewer the last additions take longer than packs gain
 constexpr int LEAST_LANES = 4;      // rows_kernel: lanes beside each other on a row of packs, 64 bytes
 constexpr int UNALIGNED_PACKS = 8;  // a row that begins anywhere is read by packs if it has so many
+static_assert(UNALIGNED_PACKS >= LEAST_LANES, "the lanes that share the ends of a row in add_row");
 
 // ---- The parts of a call -----------------------------------------------------------------------------------
 
@@ -123,9 +124,9 @@ __device__ inline long long quotient(long long n, long long d) {
 
 // ---- Columns -----------------------------------------------------------------------------------------------
 
-// The element of a matrix whose rows have two dimensions, as have the matrices.
+// The element of a matrix, whose row has an index of two dimensions.
 struct Place {
-  long long column, inner, outer, matrix;
+  long long column, inner, outer;
 };
 
 // The addends of sum_to: x itself.
@@ -141,9 +142,10 @@ struct Addends {
   const T* x;
   long long column_stride, inner_stride, outer_stride, matrix_stride;
 
+  __device__ void go_to(unsigned matrix) { x += matrix * matrix_stride; }
   template <int SIZE, class Count>
   __device__ void load(Loaded<SIZE>& to, Place p, Count count) const {
-    const long long at = p.inner * inner_stride + p.outer * outer_stride + p.matrix * matrix_stride;
+    const long long at = p.inner * inner_stride + p.outer * outer_stride;
     read<T, SIZE>(to.x, x + at + (SIZE == 1 ? p.column * column_stride : p.column), count);
   }
   template <int SIZE, class Count>
@@ -177,13 +179,14 @@ __device__ void add_rows(const Source& source, const Columns& at, Place p, Count
     over = quotient(step, at.inner);
     rest = step - over * at.inner;
   }
-  for (long long row = first; row < end; row += static_cast<long long>(DEPTH) * step) {
+  for (long long left = end - first; left > 0; left -= DEPTH * step) {
+    const int here = static_cast<int>(smaller(left, DEPTH * step));  // 32 bits, which save registers
     typename Source::template Loaded<SIZE> loaded[DEPTH];
     Place places[DEPTH];
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
       places[d] = p;
-      if (row + d * step < end) source.template load<SIZE>(loaded[d], p, count);
+      if (d * step < here) source.template load<SIZE>(loaded[d], p, count);
       p.inner += rest;
       p.outer += over;
       if (!Source::FLAT && p.inner >= at.inner) {
@@ -193,7 +196,7 @@ __device__ void add_rows(const Source& source, const Columns& at, Place p, Count
     }
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d)
-      if (row + d * step < end) source.template add<SIZE>(loaded[d], places[d], count, total);
+      if (d * step < here) source.template add<SIZE>(loaded[d], places[d], count, total);
   }
 }
 
@@ -206,7 +209,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) columns_kernel(Source sourc
   const unsigned matrix = blockIdx.x / at.across;
   const long long start = static_cast<long long>(blockIdx.x % at.across) * at.width * SIZE;
   const long long begin = blockIdx.y * at.part, end = smaller(begin + at.part, at.rows);
-  Place p = {start + lane * SIZE, 0, 0, matrix};
+  Place p = {start + lane * SIZE, 0, 0};
+  source.go_to(matrix);
   float total[SIZE] = {};
   if (group < groups && p.column + SIZE <= at.columns)
     add_rows<SIZE>(source, at, p, Whole{}, begin + group, end, groups, total);
@@ -280,16 +284,19 @@ __device__ void add_row(const T* row, long long n, long long stride, int lane, i
     n = packs;
     stride = SIZE;
   }
-  for (long long first = lane; first < n; first += static_cast<long long>(DEPTH) * team) {
+  row += lane * stride;
+  const long long step = team * stride;
+  for (long long left = n - lane; left > 0; left -= DEPTH * team) {
+    const int here = static_cast<int>(smaller(left, DEPTH * team));
     Wide<T, SIZE> loaded[DEPTH];
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
-      const long long i = first + d * team;
-      if (i < n) read<T, SIZE>(loaded[d], row + i * stride, Whole{});
+      if (d * team < here) read<T, SIZE>(loaded[d], row, Whole{});
+      row += step;
     }
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
-      if (first + d * team < n) {
+      if (d * team < here) {
 #pragma unroll
         for (int e = 0; e < SIZE; ++e) total[e] += widened(loaded[d].element[e]);
       }

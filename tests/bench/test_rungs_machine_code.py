@@ -121,11 +121,11 @@ def test_the_librarys_epilogue_moves_whole_packs(element: str) -> None:
 SUMS = {"rows": 4, "columns_kernel<Addends": 4, "columns_kernel<Products": 4}
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("op", ["sum_to", "act_backward"])
 def test_sums_move_packs_and_leave_room_for_four_blocks(op: str, arch: str) -> None:
     """Registers for 1024 threads, and nothing in local memory. Besides wide loads there are those
-    of the ends, of single elements."""
+    of the ends, of single elements. nvcc may repeat a loop's body, with its eight loads."""
     spec, seen = SPECS[op], 0
     for name, dtypes in spec.rungs().items():
         for dtype in dtypes:
@@ -137,7 +137,7 @@ def test_sums_move_packs_and_leave_room_for_four_blocks(op: str, arch: str) -> N
                 one = "32" if re.search(r"\bfloat\b", kernel) else "16"
                 assert set(found.loads) == ({one} if single else {one, "128"}), kernel
                 if single:
-                    assert found.loads[one] == 8, kernel
+                    assert found.loads[one] % 8 == 0, kernel
                 else:
                     (expected,) = (n for start, n in SUMS.items() if kernel.startswith(start))
                     few = "<Products<None," in kernel  # which needs no saved
