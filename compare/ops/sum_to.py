@@ -78,6 +78,9 @@ VECTORS = [
     ((280, 2, 60, 1), "gaps"),  # many addends in short rows
     ((1090, 1, 9, 3), "gaps"),
     ((90, 3, 5, 40), "gaps"),  # rows of two dimensions, the inner one shorter than a thread's step
+    ((1601, 72), "column"),  # too many rows to cut them for the CUDA side's workspace
+    ((300, 132), "row"),  # two rows of float16 are merged
+    ((1, 2, 2103, 33), "gaps"),  # two dense matrices, of which the second begins anywhere
 ]
 BIG = 1 << 18  # elements; only layouts matter here, since roundings are those of smaller cases
 LARGE = [

@@ -91,7 +91,8 @@ void launch_products(const Tensor& grad, const Tensor& saved, const Tensor& dx, 
                      const Means& means) {
   constexpr int SIZE = 16 / sizeof(T);
   const long long rows = grad.size[0], columns = grad.size[1], kept[2] = {columns, 1};
-  Columns at = {columns, rows, rows, rows, 0, 1, 1, 1, sums != nullptr};
+  Columns at = {columns, rows, rows};
+  at.summed = sums != nullptr;
   Sink out = {};
   if (sums) out = {sums->data, sums->dtype, 1.0f, {sums->stride[0], 0}, 0};
   bool packs = means.rung != LANES, dense = true;

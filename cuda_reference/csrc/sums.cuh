@@ -158,12 +158,12 @@ struct Addends {
 // How columns_kernel goes through a matrix.
 struct Columns {
   long long columns, rows, inner;  // a row's index has two dimensions; inner is the size of the first
-  long long part;                  // rows of a part
-  long long rest;                  // elements after the last whole row, if rows are merged
-  unsigned across;                 // blocks along a row
-  int width;                       // threads along a row
-  int folds;                       // so many columns at a distance of columns / folds are added to one sum
-  bool summed;                     // whether there are sums at all
+  long long part = 0;              // rows of a part
+  long long rest = 0;              // elements after the last whole row, if rows are merged
+  unsigned across = 1;             // blocks along a row
+  int width = 1;                   // threads along a row
+  int folds = 1;                   // so many columns at a distance of columns / folds are added to one sum
+  bool summed = true;              // whether there are sums at all
 };
 
 // Adds the rows first, first + step, … before end to the totals of SIZE columns.
@@ -257,9 +257,9 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) columns_kernel(Source sourc
 // How rows_kernel goes through rows, of which a result has one or more.
 struct Rows {
   Sum sum;
-  int team, crew;              // threads that share a row, and those that share a result; powers of two
-  long long part, part_outer;  // addends of a row, and rows, of a part
-  unsigned parts;              // parts of a row
+  int team = 1, crew = 1;              // threads that share a row, and those that share a result; powers of two
+  long long part = 0, part_outer = 0;  // addends of a row, and rows, of a part
+  unsigned parts = 1;                  // parts of a row
 };
 
 // Adds every element of a row that is this lane's to the totals, of which there are SIZE.
@@ -351,10 +351,9 @@ inline void set_width(Columns& at, long long packs) {
   long long groups = 1;
   while (groups < GROUPS && groups * 2 * ROWS_EACH <= at.rows) groups *= 2;
   const long long most = THREADS / groups;
-  at.across = static_cast<unsigned>(larger(1, ceil_div(packs, most)));
-  at.width = static_cast<int>(larger(1, ceil_div(packs, at.across)));
-  if (at.across > 1) at.width = static_cast<int>(smaller(most, ceil_div(at.width, WHOLE_LINE) * WHOLE_LINE));
-  at.across = static_cast<unsigned>(larger(1, ceil_div(packs, at.width)));
+  const long long across = ceil_div(packs, most), width = ceil_div(packs, across);
+  at.width = static_cast<int>(across == 1 ? width : smaller(most, ceil_div(width, WHOLE_LINE) * WHOLE_LINE));
+  at.across = static_cast<unsigned>(ceil_div(packs, at.width));
 }
 
 // Cuts rows into parts, if blocks are too few. ``results`` is the number of sums of one part.
@@ -421,31 +420,38 @@ void launch_columns(Source source, Columns at, const long long* kept, long long 
   launch_second(first, kept, parts * unfolded, out, means);
 }
 
-template <class T, int SIZE>
-void launch_sum_of_rows(const T* x, const Sum& sum, const Sink& out, const Means& means) {
+// How rows are shared by threads, and cut into parts if blocks are too few.
+template <int SIZE>
+Rows rows_of(const Sum& sum, const Means& means) {
   constexpr int DEPTH = LOADS<SIZE>;
   const long long results = sum.kept[0] * sum.kept[1], loads = ceil_div(sum.reduced[0], SIZE);
-  Rows at = {sum, 1, 1, 0, 0, 1};
+  const long long enough = static_cast<long long>(means.blocks) * THREADS;  // threads
+  Rows at = {sum};
   while (SIZE > 1 && at.team < LEAST_LANES && at.team < loads) at.team *= 2;
   while (at.team < THREADS && at.team * DEPTH < loads) at.team *= 2;
-  const long long enough = static_cast<long long>(means.blocks) * THREADS;  // threads
   if (sum.reduced[1] == 1)
     while (at.team < THREADS && at.team < loads && results * at.team < enough) at.team *= 2;
   at.crew = at.team;
   while (at.crew < THREADS && at.crew / at.team < sum.reduced[1] && results * at.crew < enough) at.crew *= 2;
-  const long long blocks = ceil_div(results, THREADS / at.crew);
-  long long parts = 1, outer = 1;
+  long long parts = 1;
   if (means.rung == TWO_PASS) {
     // No block has more than THREADS results, for which the workspace has room.
+    const long long blocks = ceil_div(results, THREADS / at.crew);
     parts = larger(1, smaller(means.blocks / blocks, loads * sum.reduced[1] / (at.crew * DEPTH)));
-    outer = larger(1, smaller(parts, sum.reduced[1]));
   }
-  at.part_outer = larger(1, ceil_div(sum.reduced[1], outer));
-  outer = larger(1, ceil_div(sum.reduced[1], at.part_outer));
-  const long long line = WHOLE_LINE * SIZE;  // parts end where a line does, if the row begins there
-  at.part = larger(line, ceil_div(ceil_div(sum.reduced[0], larger(1, parts / outer)), line) * line);
-  at.parts = static_cast<unsigned>(larger(1, ceil_div(sum.reduced[0], at.part)));
-  parts = outer * at.parts;
+  at.part_outer = ceil_div(sum.reduced[1], smaller(parts, sum.reduced[1]));
+  parts /= ceil_div(sum.reduced[1], at.part_outer);  // of a row
+  const long long line = WHOLE_LINE * SIZE;          // parts end where a line does, if the row begins there
+  at.part = ceil_div(ceil_div(sum.reduced[0], parts), line) * line;
+  at.parts = static_cast<unsigned>(ceil_div(sum.reduced[0], at.part));
+  return at;
+}
+
+template <class T, int SIZE>
+void launch_sum_of_rows(const T* x, const Sum& sum, const Sink& out, const Means& means) {
+  const Rows at = rows_of<SIZE>(sum, means);
+  const long long blocks = ceil_div(sum.kept[0] * sum.kept[1], THREADS / at.crew);
+  const long long parts = at.parts * ceil_div(sum.reduced[1], at.part_outer);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
   const Sink first = parts > 1 ? in_workspace(sum.kept, parts, means) : out;
   LAUNCH((rows_kernel<T, SIZE>), grid, THREADS, 0, means.stream, x, at, first);
@@ -465,8 +471,7 @@ inline bool by_rows(const Sum& sum) {
 }
 
 inline Columns columns_of(const Sum& sum) {
-  const long long rows = sum.reduced[0] * sum.reduced[1];
-  return {sum.kept[0], rows, sum.reduced[0], rows, 0, 1, 1, 1, true};
+  return {sum.kept[0], sum.reduced[0] * sum.reduced[1], sum.reduced[0]};
 }
 
 template <class T>
