@@ -28,7 +28,7 @@ MOST_RESULTS = 2**31 - 1  # in two dimensions: a row of blocks has no more
 PLAIN = Choice(None, "no rung of this op has been timed, or has run on a GPU, yet")
 
 # Blocks per multiprocessor at which sums are not cut into more parts; so many in all on the CPU.
-_BLOCKS_EACH, _BLOCKS_ON_CPU = 4, 6
+_BLOCKS_EACH, _BLOCKS_ON_CPU = 4, 12
 # The floats of the workspace per block: the most results of a block, whatever its sum is. What
 # needs more is not cut.
 _FLOATS = 256

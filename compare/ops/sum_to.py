@@ -78,7 +78,8 @@ VECTORS = [
     ((280, 2, 60, 1), "gaps"),  # many addends in short rows
     ((1090, 1, 9, 3), "gaps"),
     ((90, 3, 5, 40), "gaps"),  # rows of two dimensions, the inner one shorter than a thread's step
-    ((1601, 72), "column"),  # too many rows to cut them for the CUDA side's workspace
+    ((3201, 72), "column"),  # too many rows to cut them for the CUDA side's workspace
+    ((1, 2, 5000, 2), "gaps"),  # more parts than results, which have two dimensions
     ((300, 132), "row"),  # two rows of float16 are merged
     ((1, 2, 2103, 33), "gaps"),  # two dense matrices, of which the second begins anywhere
 ]
@@ -248,6 +249,7 @@ class SumTo(Spec):
         yield case((addends, rows), values="integers", to="row")
         yield case((1, 19, 2, 14, addends // 2), values="integers", to="gaps")
         yield case((19, 15, addends), "expanded", "integers", to="column")
+        yield case((2, 2103, 33), "expanded", "integers", to="row")
         if narrow:  # other steps
             yield case((265, 1937), values="integers", to="column")
         for layout in cases.LAYOUTS[1:]:  # rows are mostly not adjacent
