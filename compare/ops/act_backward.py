@@ -280,6 +280,8 @@ class ActBackward(Spec):
             yield case((33, 129), layout, "integers", act="none")
         for saved in ("contiguous", "padded"):  # rows whose length is a multiple of 8, and others
             yield case((40, 72), saved=saved)
+        for layout in ("strided", "misaligned"):  # the pitch is a multiple of 8, but packs are not
+            yield case((40, 72), layout)
         for lying in ("transposed", *cases.DISTANT):  # the layout of grad, saved, or both results
             shape = (17, 19) if lying == "transposed" else (3, 3)
             yield case(shape, lying)
