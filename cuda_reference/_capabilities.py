@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cuda_reference import _cublaslt, _gemm, _rungs, ops
+from cuda_reference import _cublaslt, _gemm, _rungs, _sum_rungs, ops
 from cuda_reference._walks import DIMS
 
 _LAYOUTS = {
@@ -46,8 +46,10 @@ class Rung:
     source: str = "not measured"
 
     def refuses(self, tensors: Mapping[str, Tensor]) -> str:
-        """Why the rung of an elementwise op does not take tensors of these dtypes and layouts, of
-        which the result is last; "" if it does."""
+        """Why the rung of an elementwise op or a sum does not take tensors of these dtypes and
+        layouts, of which the result is last; "" if it does."""
+        if ops.VARIANTS[self.op] is _sum_rungs.VARIANTS:
+            return _sum_rungs.misfit(self.op, tensors)
         return _rungs.misfit(self.name, self.dtypes, tensors)
 
 
@@ -94,6 +96,9 @@ def _of(op: str) -> list[Rung]:
     variants = ops.VARIANTS.get(op, {})
     if variants == _gemm.VARIANTS:
         return [Rung(op, _cublaslt.NAME, _cublaslt.DTYPES, "any", "any", "any, no CPU")]
+    if variants is _sum_rungs.VARIANTS:
+        layouts = f"{_sum_rungs.MOST} dimensions or fewer of each kind, kept and added up"
+        return [Rung(op, name, dtypes, layouts, "any") for name, dtypes in variants.items()]
     return [
         Rung(
             op,

@@ -99,6 +99,24 @@ def scalar(value: int | float) -> CScalar:
     return CScalar(float(value), ctypes.c_longlong(integer & (2**64 - 1)).value)
 
 
+class Workspace(ctypes.c_void_p):
+    """Memory that a launch needs beside its tensors, as an argument of the launcher. It has an
+    address only inside of ``with``, in memory of torch's allocator. After the launch that memory is
+    returned at once, which is safe: its next user is on the same stream."""
+
+    def __init__(self, floats: int, device: torch.device) -> None:
+        super().__init__()
+        self._floats, self._device = floats, device
+        self._memory: Tensor | None = None
+
+    def __enter__(self) -> None:
+        self._memory = torch.empty(self._floats, dtype=torch.float32, device=self._device)
+        self.value = address(self._memory)
+
+    def __exit__(self, *_: object) -> None:
+        self._memory = self.value = None
+
+
 class Noted(NamedTuple):
     """A successful launch with its arguments; ``told`` are values for errors."""
 

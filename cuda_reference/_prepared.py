@@ -13,8 +13,9 @@ from the beginning.
 If the tensors have a form (_forms.py), the key has the form instead of shapes and strides. Then a
 call with new shapes also is a repeated one: the numbers of its form are set with the addresses.
 
-All addresses of a launch must be those of the call's tensors. A call whose launch has another
-address, such as that of a copy, is not kept. The key records which tensors have one address, so
+All addresses of a launch must be those of the call's tensors, or a workspace, which is allocated
+anew for every launch. A call whose launch has another address, such as that of a copy, is not kept.
+The key records which tensors have one address, so
 that it does not matter which of them an argument was.
 """
 
@@ -146,6 +147,9 @@ class Prepared:
         self._tool = None if device.type == "cuda" else _compilers._sanitizer()
         self._stream = ctypes.c_void_p(None)
         self._arguments = (*noted.arguments, self._stream)
+        lent = [each for each in noted.arguments if isinstance(each, _launch.Workspace)]
+        assert len(lent) < 2, "a launch has one workspace"
+        self._workspace = lent[0] if lent else None
         self._checked = _relations(call, given)
         # Of a form, whose tensors are contiguous, the bytes of an element; else of all.
         self._bytes = [t.element_size() if form else _extent(t) for t in tensors]
@@ -189,7 +193,11 @@ class Prepared:
             numbers = form.numbers
             for number, name in self._numbers:
                 number.value = numbers[name]
-        status = self._entry(*self._arguments)
+        if self._workspace is None:
+            status = self._entry(*self._arguments)
+        else:
+            with self._workspace:
+                status = self._entry(*self._arguments)
         if status:
             every = tensors if outs else [*tensors, *results]
             told = {name: value if at is None else every[at] for name, at, value in self._told}
@@ -247,6 +255,8 @@ def prepared(
         addresses = [*addresses, *[t.data_ptr() for t in results]]
     slots = _Slots([], [])
     for argument in launch.arguments:
+        if isinstance(argument, _launch.Workspace):
+            continue
         pointer = _pointer(argument)
         if pointer is not None and pointer.value is not None:
             if pointer.value not in addresses:

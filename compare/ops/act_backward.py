@@ -17,11 +17,13 @@ from torch import Tensor
 from compare import cases
 from compare.case_options import COUNT, FLOAT_DTYPE, LYING, TRUTH, choice
 from compare.cases import CPU, FLOATS, Arguments, Case, Level
+from compare.specs import sums
 from compare.specs.activations import ACTIVATIONS
 from compare.specs.drawn import elements, equal, matrix, odd_matrix
 from compare.specs.product_bounds import U_DOUBLE, U_FMA, growth
 from compare.specs.product_inputs import cut_for
 from compare.specs.spec import Spec
+from cuda_reference import _activations
 
 VALUES = ("normal", "special", "every", "integers")
 
@@ -199,6 +201,41 @@ class ActBackward(Spec):
         busy = BUSY * max(1, min(MOST, size // SHARE))
         return 8 * min(parts * N, N + busy) if parts > 1 else 0
 
+    # ---- rungs of the CUDA side ----
+
+    def variants(self, side: str) -> dict[str, Callable[..., Tensor]]:
+        """They, too, write both results into one matrix."""
+        return {name: in_one(function) for name, function in super().variants(side).items()}
+
+    def takes(self, side: str, variant: str | None, case: Case) -> bool:
+        """A rung takes tensors of one of its dtypes."""
+        rung = self._rung(side, variant)
+        if rung is None:
+            return super().takes(side, variant, case)
+        grad = cases.DTYPES[case.options.get("grad_dtype", case.dtype)]
+        alike = grad == case.torch_dtype == self.out_dtype(case)
+        return alike and case.torch_dtype in rung.dtypes
+
+    def cuda_kernel(self, dtype: str, variant: str | None) -> str:
+        """The kernel of the default activation."""
+        kernels = self.cuda_kernels(dtype, variant)
+        return kernels.get(self.default_options["act"]) or kernels[""]
+
+    def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
+        """A rung with packs has one kernel per activation, and the best one a second pass."""
+        if variant not in self.rungs():
+            return {"": super().cuda_kernel(dtype, variant)}
+        records = {"": "Activation"}
+        if variant != "lanes":
+            records = {act: _activations.ACTIVATIONS[act].record for act in ACTIVATIONS}
+        kernels = {
+            act: sums.columns_kernel(f"Products<{record}, {{}}>", dtype, variant)
+            for act, record in records.items()
+        }
+        return kernels | (sums.SECOND if variant == "two_pass" else {})
+
+    # ---- results in parts ----
+
     def cut(self, arguments: Arguments) -> int | None:
         """The columns, which dx and the sums share."""
         return 1
@@ -243,6 +280,8 @@ class ActBackward(Spec):
             yield case((33, 129), layout, "integers", act="none")
         for saved in ("contiguous", "padded"):  # rows whose length is a multiple of 8, and others
             yield case((40, 72), saved=saved)
+        for layout in ("strided", "misaligned"):  # the pitch is a multiple of 8, but packs are not
+            yield case((40, 72), layout)
         for lying in ("transposed", *cases.DISTANT):  # the layout of grad, saved, or both results
             shape = (17, 19) if lying == "transposed" else (3, 3)
             yield case(shape, lying)

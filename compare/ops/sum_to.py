@@ -16,7 +16,8 @@ from torch import Tensor
 
 from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, choice
-from compare.cases import CPU, FLOATS, Arguments, Case, Level
+from compare.cases import CPU, FLOATS, META, Arguments, Case, Guarded, Level
+from compare.specs import sums
 from compare.specs.drawn import elements, equal, log_uniform, matrix, odd_matrix
 from compare.specs.spec import Spec
 from compare.specs.sums import any_order
@@ -76,6 +77,11 @@ VECTORS = [
     ((2063, 65), "row"),  # all tiles but one row are whole
     ((280, 2, 60, 1), "gaps"),  # many addends in short rows
     ((1090, 1, 9, 3), "gaps"),
+    ((90, 3, 5, 40), "gaps"),  # rows of two dimensions, the inner one shorter than a thread's step
+    ((3201, 72), "column"),  # too many rows to cut them for the CUDA side's workspace
+    ((1, 2, 5000, 2), "gaps"),  # more parts than results, which have two dimensions
+    ((300, 132), "row"),  # two rows of float16 are merged
+    ((1, 2, 2103, 33), "gaps"),  # two dense matrices, of which the second begins anywhere
 ]
 BIG = 1 << 18  # elements; only layouts matter here, since roundings are those of smaller cases
 LARGE = [
@@ -106,6 +112,36 @@ class SumTo(Spec):
     values = VALUES
     options = OPTIONS
     default_options: Mapping[str, Any] = {"to": "row"}
+
+    # ---- rungs of the CUDA side ----
+
+    def takes(self, side: str, variant: str | None, case: Case) -> bool:
+        """A rung takes its dtypes, and few dimensions of each kind."""
+        rung = self._rung(side, variant)
+        if rung is None:
+            return super().takes(side, variant, case)
+        (x, shape), _ = self.inputs(case, META)
+        where = "contiguous" if case.layout == "functional" else case.out_layout
+        out = Guarded(shape, self.out_dtype(case), META, where).out
+        return not rung.refuses({"x": x, "out": out})
+
+    def cuda_kernel(self, dtype: str, variant: str | None) -> str:
+        """The kernel that adds columns, as the default target does."""
+        if variant not in self.rungs():
+            return super().cuda_kernel(dtype, variant)
+        return self.cuda_kernels(dtype, variant)["by columns"]
+
+    def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
+        """A rung adds rows or columns, the best one in two passes."""
+        if variant not in self.rungs():
+            return super().cuda_kernels(dtype, variant)
+        kernels = {
+            "by rows": sums.rows_kernel(dtype, variant),
+            "by columns": sums.columns_kernel("Addends<{}>", dtype, variant),
+        }
+        return kernels | (sums.SECOND if variant == "two_pass" else {})
+
+    # ---- what is right ----
 
     def oracle(
         self,
@@ -213,6 +249,7 @@ class SumTo(Spec):
         yield case((addends, rows), values="integers", to="row")
         yield case((1, 19, 2, 14, addends // 2), values="integers", to="gaps")
         yield case((19, 15, addends), "expanded", "integers", to="column")
+        yield case((2, 2103, 33), "expanded", "integers", to="row")
         if narrow:  # other steps
             yield case((265, 1937), values="integers", to="column")
         for layout in cases.LAYOUTS[1:]:  # rows are mostly not adjacent

@@ -194,8 +194,7 @@ class Elementwise(Spec):
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
         """A rung takes dense tensors of one shape and dtype; the best one only equal alignments.
         The rungs for other layouts are asked."""
-        rungs = {rung.name: rung for rung in self._rungs()} if side == "cuda" else {}
-        rung = rungs.get(variant or "")
+        rung = self._rung(side, variant)
         if rung is None:
             return super().takes(side, variant, case)
         if not rung.dense:
@@ -207,7 +206,7 @@ class Elementwise(Spec):
         if not dense or {"y_dtype", "grad_dtype"} & set(case.options):
             return False
         alike = "misaligned" not in layouts or layouts == {"misaligned"}
-        return case.torch_dtype in rung.dtypes and (alike or variant != tuple(rungs)[-1])
+        return case.torch_dtype in rung.dtypes and (alike or variant != tuple(self.rungs())[-1])
 
     def _laid(self, case: Case) -> dict[str, Tensor]:
         """A case's operands and result without their values; empty if not all are tensors."""

@@ -169,6 +169,16 @@ class Spec:
         rungs = self._rungs()
         return {rung.name for rung in rungs if not rung.dense or rung is rungs[-1]}
 
+    @property
+    def has_auto(self) -> bool:
+        """Whether variant "auto" of the CUDA side may choose a rung."""
+        return any(rung.auto for rung in self._rungs())
+
+    def _rung(self, side: str, variant: str | None) -> Any | None:
+        """The rung that is a variant of a side; None if it is not one."""
+        rungs = self._rungs() if side == "cuda" else []
+        return next((rung for rung in rungs if rung.name == variant), None)
+
     def _rungs(self) -> list[Any]:
         if self.own:
             return []

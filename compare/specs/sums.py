@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compare.cases import FLOATS, META, Case, Level
+from compare.cases import DTYPES, FLOATS, META, Case, Level
+from compare.specs.elementwise import ELEMENT
 from compare.specs.functions import Function, Shape
 from compare.specs.product_bounds import U_DOUBLE, growth
 
@@ -31,6 +32,28 @@ def any_order(
     grown = growth(roundings, tiny.eps / 2) + growth(roundings, U_DOUBLE)
     error = grown * magnitude + tiny.tiny * tiny.eps
     return error + out.eps / 2 * (reference.abs() + error) + out.tiny * out.eps / 2
+
+
+# The kernels of the second pass of the CUDA side's best rung.
+SECOND = {
+    "second by rows": "rows_kernel<float, 1>",
+    "second by columns": "columns_kernel<Addends<float>, 1>",
+}
+
+
+def pack_of(dtype: str, variant: str | None) -> int:
+    """The elements of a rung's loads."""
+    return 1 if variant == "lanes" else 16 // DTYPES[dtype].itemsize
+
+
+def columns_kernel(source: str, dtype: str, variant: str | None) -> str:
+    """The kernel of a rung that adds columns. ``source`` is the name of its template with {}."""
+    return f"columns_kernel<{source.format(ELEMENT[dtype])}, {pack_of(dtype, variant)}>"
+
+
+def rows_kernel(dtype: str, variant: str | None) -> str:
+    """The kernel of a rung that adds rows."""
+    return f"rows_kernel<{ELEMENT[dtype]}, {pack_of(dtype, variant)}>"
 
 
 class Sum(Function):

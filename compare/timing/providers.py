@@ -98,7 +98,7 @@ def _ours(spec: Spec, case: Case | None) -> Iterator[tuple[str, Callable[..., Te
                 + (f"/{implementation.variant}" if implementation.variant else ""),
                 implementation.function,
             )
-    if spec.rungs():
+    if spec.has_auto:
         yield AUTO, functools.partial(spec.cuda, variant="auto")
 
 

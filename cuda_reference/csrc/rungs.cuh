@@ -186,7 +186,7 @@ struct Call {
 #define HAS_RUNGS_OF(dtype) true
 #endif
 
-// For a template that ends with it: runs the statement with T = the type of a floating dtype that is no wider than
+// For a function that ends with it: runs the statement with T = the type of a floating dtype that is no wider than
 // WIDEST, and returns CUDA's status.
 #define WITH_ELEMENT(dtype, WIDEST, ...)                                         \
   do {                                                                           \

@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _activations, _arguments, _launch, _memory
+from cuda_reference import _activations, _arguments, _build, _launch, _memory, _rungs, _sum_rungs
 from cuda_reference._arguments import FLOATING
 from cuda_reference._registered import Gradients, Registered, empty
 from cuda_reference._second_derivatives import of_saved
 from cuda_reference.ops.add import add
 
 __all__ = ["act_backward"]
+
+VARIANTS = {"act_backward": _sum_rungs.VARIANTS}
 
 
 def act_backward(
@@ -27,20 +29,24 @@ def act_backward(
     dtype: torch.dtype | None = None,
     out: tuple[Tensor, Tensor] | None = None,
     variant: str | None = None,
+    explain: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """grad·act'(saved) and its column sums: the CUDA twin of :func:`triton_kernels.act_backward`.
 
     Args:
         grad, saved, act, bias, dtype, out: as in triton_kernels.act_backward.
-        variant: None; there are no variants.
+        variant: a rung ("lanes", "pack128", "two_pass") for tensors of one dtype, float16, bfloat16
+            or float32. "auto" is None, the plain kernel, which takes any dtypes: no rung has been
+            timed.
+        explain: print what "auto" takes, and why.
 
     Raises:
         TypeError, ValueError, RuntimeError, NotImplementedError: as triton_kernels.act_backward.
-        ValueError: a variant is given.
+        ValueError: also for tensors that the variant does not take.
     """
-    if variant is not None:
-        _arguments.check_choice("act_backward", "variant", variant, ())
-    results: tuple[Tensor, Tensor] = _act_backward(grad, saved, act, bias, dtype, out=out)
+    results: tuple[Tensor, Tensor] = _act_backward(
+        grad, saved, act, bias, dtype, variant, explain, out=out
+    )
     return results
 
 
@@ -50,6 +56,8 @@ def _launch_act_backward(
     act: str,
     bias: bool,
     dtype: torch.dtype | None,
+    variant: str | None,
+    explain: bool,
     *,
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -78,17 +86,22 @@ def _launch_act_backward(
         dx = _arguments.check_out(op, out[0], shape, dtype, inputs, in_place=True)
         others = {**inputs, "the other result": dx}
         sums = _arguments.check_out(op, out[1], sums_shape, dtype, others, in_place=False)
+    rung = _sum_rungs.chosen(op, variant, explain, {**inputs, "dx": dx})
     if grad.shape[1]:
-        described = [_launch.tensor(t) for t in (grad, saved, dx)]
+        describe = _launch.tensor if rung is None else _sum_rungs.described
+        described = [describe(t) for t in (grad, saved, dx)]
         total = _launch.tensor(sums) if bias else None
         told = {"grad": grad, "act": act}
         arguments = *described, total, _activations.number(act)
-        _launch.launch(op, op, told, (dx, sums), *arguments, act=act)
+        if rung is None:
+            _launch.launch(op, op, told, (dx, sums), *arguments, act=act, part=_build.PLAIN)
+        else:
+            _sum_rungs.launch(op, rung, dx.dtype, told, (dx, sums), *arguments, act=act)
     return dx, sums
 
 
 def _fake(
-    grad: Tensor, saved: Tensor, act: str, bias: bool, dtype: torch.dtype | None
+    grad: Tensor, saved: Tensor, act: str, bias: bool, dtype: torch.dtype | None, *_: Any
 ) -> tuple[Tensor, Tensor]:
     dtype = dtype or torch.promote_types(grad.dtype, saved.dtype)
     sums = (grad.shape[1] if bias else 0,)
@@ -107,14 +120,14 @@ def _backward(call: Any, of_dx: Tensor | None, of_sums: Tensor | None) -> dict[s
     if "saved" in call.needs:
         grads["saved"] = of_saved("act_backward", call.act, call.saved, call.grad, total)
     if "grad" in call.needs:
-        dtype = call.grad.dtype
-        grads["grad"], _ = act_backward(total, call.saved, call.act, bias=False, dtype=dtype)
+        options: dict[str, Any] = {"dtype": call.grad.dtype, "variant": _rungs.again(call.variant)}
+        grads["grad"], _ = act_backward(total, call.saved, call.act, bias=False, **options)
     return grads
 
 
 _act_backward = Registered(
     "act_backward",
-    "Tensor grad, Tensor saved, str act, bool bias, ScalarType? dtype",
+    "Tensor grad, Tensor saved, str act, bool bias, ScalarType? dtype, str? variant, bool explain",
     _launch_act_backward,
     _fake,
     gradients=Gradients(_backward, {"grad": ("saved",), "saved": ("saved", "grad")}),

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_reference import _arguments, _forms, _launch, _memory
+from cuda_reference import _arguments, _build, _forms, _launch, _memory, _sum_rungs
 from cuda_reference._arguments import FLOATING
 from cuda_reference._forms import COLUMNS, ROWS, Layout
 from cuda_reference._registered import Gradients, Registered, TensorMeta, empty
 
 __all__ = ["sum_to"]
+
+VARIANTS = {"sum_to": _sum_rungs.VARIANTS}
 
 
 def sum_to(
@@ -26,20 +28,24 @@ def sum_to(
     dtype: torch.dtype | None = None,
     out: Tensor | None = None,
     variant: str | None = None,
+    explain: bool = False,
 ) -> Tensor:
     """factor·Σx over the dimensions that ``shape`` lacks: the twin of
     :func:`triton_kernels.sum_to`.
 
     Args:
         x, shape, factor, dtype, out: as in triton_kernels.sum_to.
-        variant: None; there are no variants.
+        variant: a rung ("lanes", "pack128", "two_pass") for float16, bfloat16 and float32, where x
+            has at most two dimensions that are kept and two that are added up, after those that lie
+            together are merged. "auto" is None, the plain kernel, which takes any x: no rung has
+            been timed.
+        explain: print what "auto" takes, and why.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as triton_kernels.sum_to; ValueError for any variant.
+        TypeError, ValueError, RuntimeError: as triton_kernels.sum_to; ValueError also for an x that
+            the variant does not take.
     """
-    if variant is not None:
-        _arguments.check_choice("sum_to", "variant", variant, ())
-    result: Tensor = _sum_to(x, shape, factor, dtype, out=out)
+    result: Tensor = _sum_to(x, shape, factor, dtype, variant, explain, out=out)
     return result
 
 
@@ -55,6 +61,8 @@ def _launch_sum_to(
     shape: Sequence[int],
     factor: int | float,
     dtype: torch.dtype | None,
+    variant: str | None,
+    explain: bool,
     *,
     out: Tensor | None = None,
 ) -> Tensor:
@@ -75,20 +83,29 @@ def _launch_sum_to(
         out = _memory.new_result(op, shape, dtype, device)
     else:
         out = _arguments.check_out(op, out, shape, dtype, {"x": x}, in_place=False)
+    told = {"x": x, "out": out}
+    rung = _sum_rungs.chosen(op, variant, explain, told)
     if out.numel() == 0:
         return out
     scale, form = _launch.scalar(factor), _form((x, out), (x, shape))
     if form is not None:
         arguments = [each.of(t, form.numbers) for each, t in zip(form.layouts, (x, x, out))]
-        _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, scale)
-        return out
-    summed = [d for d in range(x.dim()) if padded[d] != x.shape[d]]
-    steps = [0 if d in summed else x.stride(d) for d in range(x.dim())][new:]
-    rest = x.as_strided([x.shape[d] for d in summed], [x.stride(d) for d in summed])
-    # An empty x has no first element. Nothing is read then, so out can stand in for it.
-    first = x.as_strided(shape, steps) if x.numel() else out
-    arguments = [_launch.tensor(t) for t in (first, rest, out)]
-    _launch.launch(op, op, {"x": x, "out": out}, (out,), *arguments, scale)
+    elif rung is not None:
+        kept, reduced = _sum_rungs.dimensions(x, out)
+        first = x if x.numel() else out  # of an empty x nothing is read
+        arguments = [_sum_rungs.of_dims(first, kept, 1), _sum_rungs.of_dims(x, reduced, 1)]
+        arguments.append(_sum_rungs.of_dims(out, kept, 2))
+    else:
+        summed = [d for d in range(x.dim()) if padded[d] != x.shape[d]]
+        steps = [0 if d in summed else x.stride(d) for d in range(x.dim())][new:]
+        rest = x.as_strided([x.shape[d] for d in summed], [x.stride(d) for d in summed])
+        # An empty x has no first element. Nothing is read then, so out can stand in for it.
+        first = x.as_strided(shape, steps) if x.numel() else out
+        arguments = [_launch.tensor(t) for t in (first, rest, out)]
+    if rung is None:
+        _launch.launch(op, op, told, (out,), *arguments, scale, part=_build.PLAIN)
+    else:
+        _sum_rungs.launch(op, rung, x.dtype, told, (out,), *arguments, scale)
     return out
 
 
@@ -130,9 +147,9 @@ def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:
 
 _sum_to = Registered(
     "sum_to",
-    "Tensor x, SymInt[] shape, Scalar factor, ScalarType? dtype",
+    "Tensor x, SymInt[] shape, Scalar factor, ScalarType? dtype, str? variant, bool explain",
     _launch_sum_to,
-    lambda x, shape, factor, dtype: empty(tuple(shape), dtype or x.dtype, x),
+    lambda x, shape, factor, dtype, *_: empty(tuple(shape), dtype or x.dtype, x),
     gradients=Gradients(_backward, {"x": ()}),
     form=_form,
 )

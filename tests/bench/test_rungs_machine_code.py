@@ -117,8 +117,48 @@ def test_the_librarys_epilogue_moves_whole_packs(element: str) -> None:
     assert (found.spills, found.stack) == (0, 0)
 
 
+# Kernels of sums → how many wide loads a thread has in flight, of all its tensors.
+SUMS = {"rows": 4, "columns_kernel<Addends": 4, "columns_kernel<Products": 4}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("op", ["sum_to", "act_backward"])
+def test_sums_move_packs_and_leave_room_for_four_blocks(op: str, arch: str) -> None:
+    """Registers for 1024 threads, and nothing in local memory. Besides wide loads there are those
+    of the ends, of single elements. nvcc may repeat a loop's body, with its eight loads."""
+    spec, seen = SPECS[op], 0
+    for name, dtypes in spec.rungs().items():
+        for dtype in dtypes:
+            for kernel in spec.cuda_kernels(str(dtype).removeprefix("torch."), name).values():
+                found = figures(spec.stem, arch)[kernel]
+                assert (found.spills, found.stack) == (0, 0), kernel
+                assert found.registers <= 64, kernel
+                single = kernel.endswith(" 1>")
+                one = "32" if re.search(r"\bfloat\b", kernel) else "16"
+                assert set(found.loads) == ({one} if single else {one, "128"}), kernel
+                if single:
+                    assert found.loads[one] % 8 == 0, kernel
+                else:
+                    (expected,) = (n for start, n in SUMS.items() if kernel.startswith(start))
+                    few = "<Products<None," in kernel  # which needs no saved
+                    assert found.loads["128"] == (expected // 2 if few else expected), kernel
+                seen += 1
+    assert seen == {"sum_to": 3 * (2 + 2 + 4), "act_backward": 3 * (1 + 8 + 10)}[op]
+
+
+@pytest.mark.parametrize("element", ["float", "__half", "__nv_bfloat16"])
+def test_rows_are_asked_for_before_the_first_sum(element: str) -> None:
+    """All four packs, beside which no other load and no shuffle is. Lanes meet by shuffles."""
+    kernel = f"rows_kernel<{element}, {4 if element == 'float' else 8}>"
+    opcodes = instructions("sum_to", "sm_90")[kernel]
+    memory = [o for o in opcodes if o.startswith(("LDG", "SHFL", "STG"))]
+    wide = [at for at, opcode in enumerate(memory) if ".128" in opcode]
+    assert wide == list(range(wide[0], wide[0] + 4))
+    assert any(opcode.startswith("SHFL.DOWN") for opcode in memory[wide[-1] :])
+
+
 def test_every_kernel_of_a_source_is_some_variants() -> None:
-    for stem in ("add", "square", "relu_scale", "act_mul"):
+    for stem in ("add", "square", "relu_scale", "act_mul", "sum_to", "act_backward"):
         specs = [spec for spec in SPECS.values() if spec.stem == stem]
         named = set().union(*map(cross_compile._cuda_names, specs))
         assert set(figures(stem, "sm_90")) == named

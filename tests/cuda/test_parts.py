@@ -99,4 +99,8 @@ def test_calls_ask_for_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert asked.pop() == part
     cuda_reference.act_mul(x, x, "silu")
     cuda_reference.act_mul(x.t(), x.t(), "silu", variant="auto")
-    assert asked == [PLAIN, BF16]
+    cuda_reference.sum_to(x, (43,))
+    cuda_reference.sum_to(x, (43,), dtype=torch.float32, variant="lanes")
+    cuda_reference.act_backward(x, x, "relu")
+    cuda_reference.act_backward(x, x, "relu", variant="pack128")
+    assert asked == [PLAIN, BF16] * 3

@@ -75,10 +75,13 @@ SAMPLES: dict[str, Callable[[], list[tuple]]] = {
     ],
     "act_mul_backward": lambda: [(leaf(4, 6), leaf(6), leaf(4, 1), "relu", *PLAIN)],
     "act_backward": lambda: [
-        (leaf(4, 6), made(4, 6), "gelu", True, None),
-        (leaf(4, 6), leaf(4, 6), "relu", False, DOUBLE),
+        (leaf(4, 6), made(4, 6), "gelu", True, None, *PLAIN),
+        (leaf(4, 6), leaf(4, 6), "relu", False, DOUBLE, *PLAIN),
     ],
-    "sum_to": lambda: [(leaf(4, 6), (6,), 0.5, DOUBLE), (leaf(6, 4).t(), (4, 1), 1, None)],
+    "sum_to": lambda: [
+        (leaf(4, 6), (6,), 0.5, DOUBLE, *PLAIN),
+        (leaf(6, 4).t(), (4, 1), 1, None, "auto", False),
+    ],
     "gemm_bias_act": lambda: [
         (leaf(4, 6), leaf(6, 5), leaf(5), "silu", 0.5, 2.0, leaf(4, 1), DOUBLE, "ieee", None),
         (leaf(6, 4).t(), leaf(6, 5), None, "none", 1.0, None, None, None, "ieee", "tiled"),
