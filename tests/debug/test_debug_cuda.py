@@ -200,7 +200,7 @@ FAULTS = {
 # compiles the same one, once.
 OTHER_TYPES = {
     "elementwise.cuh": ("using C = double;", "using C = u64;"),
-    "rungs.cuh": ("using T = __half;", "using T = __nv_bfloat16;", "using T = double;"),
+    "rungs.cuh": ("(F16, __half,", "(BF16, __nv_bfloat16,", "(F64, double,"),
 }
 # The tools of a command, where they are more than the one that catches the fault: who stored a
 # wrong value is initcheck's knowledge; one fault is looked into with all tools, the default.
@@ -278,7 +278,7 @@ def gallery(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, D
             text = source.read_text()
             for line in lines:
                 assert line in text, f"{file}: no longer {line!r}"
-                text = text.replace(line, f"{line.rpartition(' = ')[0]} = float;")
+                text = text.replace(line, re.sub(r"\w+(?=[;,]$)", "float", line))
             source.write_text(text)
         faults = {name: fault for name, fault in FAULTS.items() if fault.group == group}
         commands = []

@@ -88,12 +88,12 @@ def test_what_cases_execute() -> None:
     few, more = Lines(), Lines()
     nursery = Nursery()
     try:
-        few.add(lines._share({**share, "share": (7, 90)}, nursery))
-        more.add(lines._share({**share, "share": (7, 15)}, nursery))
+        few.add(lines._share({**share, "share": (8, 90)}, nursery))
+        more.add(lines._share({**share, "share": (8, 15)}, nursery))
     finally:
         nursery.end()
     count = len(cases_of(SPECS["square"], LINED, "quick"))
-    ran = sum(1 << n for n in range(7, count, 90))
+    ran = sum(1 << n for n in range(8, count, 90))
     assert ran.bit_count() >= 5
     formula = line_of(SQUARE, "return x * x")
     assert few.masks["square"][SQUARE][formula] == ran
