@@ -89,9 +89,7 @@ def _started(variables: Mapping[str, str]) -> subprocess.Popen[str]:
 
 
 def each(
-    function: Callable[[Item, Nursery], Value],
-    items: Iterable[Item],
-    jobs: int,
+    function: Callable[[Item, Nursery], Value], items: Iterable[Item], jobs: int
 ) -> Iterator[Value]:
     """The function of every item and an idle nursery, in the order of completion."""
     nurseries = [Nursery() for _ in range(jobs)]
