@@ -98,7 +98,10 @@ def _of(op: str) -> list[Rung]:
         return [Rung(op, _cublaslt.NAME, _cublaslt.DTYPES, "any", "any", "any, no CPU")]
     if variants is _sum_rungs.VARIANTS:
         layouts = f"{_sum_rungs.MOST} dimensions or fewer of each kind, kept and added up"
-        return [Rung(op, name, dtypes, layouts, "any") for name, dtypes in variants.items()]
+        return [
+            Rung(op, name, dtypes, layouts, "any", auto=name == _sum_rungs.BEST)
+            for name, dtypes in variants.items()
+        ]
     return [
         Rung(
             op,

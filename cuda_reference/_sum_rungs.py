@@ -24,8 +24,7 @@ DTYPES = FLOATING[:3]
 VARIANTS: Variants = dict.fromkeys(RUNGS, DTYPES)  # name → dtypes
 MOST = 2  # dimensions of each kind
 MOST_RESULTS = 2**31 - 1  # in two dimensions: a row of blocks has no more
-# What "auto" takes: it knows no rung before its speed is known.
-PLAIN = Choice(None, "no rung of this op has been timed, or has run on a GPU, yet")
+BEST = RUNGS[-1]  # what "auto" takes if it fits; it has the others' kernels, too
 
 # Blocks per multiprocessor at which sums are not cut into more parts; so many in all on the CPU.
 _BLOCKS_EACH, _BLOCKS_ON_CPU = 4, 12
@@ -91,8 +90,8 @@ def misfit(op: str, tensors: Mapping[str, Tensor]) -> str:
 def chosen(
     op: str, variant: str | None, explain: bool, tensors: Mapping[str, Tensor]
 ) -> str | None:
-    """The variant to run: the requested one, or None, the plain kernel, which "auto" is. With
-    ``explain`` the choice of "auto" is printed.
+    """The variant to run: the requested one, or the choice of "auto"; None is the plain kernel.
+    With ``explain`` the choice of "auto" is printed.
 
     Raises:
         TypeError, ValueError: there is no such variant, or it does not take the tensors; there is
@@ -100,9 +99,11 @@ def chosen(
     """
     check_flag(op, "explain", explain)
     if variant == AUTO:
+        reason = misfit(op, tensors)
         if explain:
-            print(PLAIN.told(op))
-        return PLAIN.rung
+            why = f"{BEST!r} {reason}" if reason else "the sums and their dtypes fit"
+            print(Choice(None if reason else BEST, why).told(op))
+        return None if reason else BEST
     if explain:
         raise ValueError(f"{op}(): 'explain' is for variant 'auto', not {variant!r}")
     if variant is None:

@@ -8,8 +8,8 @@
 //   two_pass   where results are few, the addends are cut into parts, whose sums go to a workspace. A second launch
 //              adds them.
 //
-// There are two kernels. columns_kernel is for memory whose nearest dimension is kept: a lane has neighbouring results.
-// rows_kernel is for memory whose nearest dimension is added up: the lanes of a team share the addends of one result.
+// columns_kernel is for memory whose nearest dimension is kept: a lane has neighbouring results. rows_kernel and
+// short_rows_kernel are for memory whose nearest dimension is added up: the lanes of a team share the addends of a row.
 #pragma once
 #include "rungs.cuh"
 
@@ -22,12 +22,16 @@ constexpr int RESIDENT = 4;
 // Loads that a thread has in flight: of single elements, and of packs.
 constexpr int SINGLE_LOADS = 8, PACK_LOADS = 4;
 // columns_kernel: the most groups of threads that take different rows, unless the matrix is narrow. Then the others
-// lie side by side: 32 packs, 512 bytes of a row.
-constexpr int GROUPS = 8;
+// lie side by side: 32 packs, 512 bytes of a row. There are MOST_GROUPS where blocks are few, and one pass will do.
+constexpr int GROUPS = 8, MOST_GROUPS = 32;
 constexpr int ROWS_EACH = 4;        // the rows that a thread of a part has at least
 constexpr int WHOLE_LINE = 8;       // a block's width is a multiple of so many packs, 128 bytes
 constexpr int LEAST_MERGED = 64;    // merged rows; with fewer the last additions take longer than packs gain
+constexpr int LEAST_BATCHES = 6;    // times that all loads are in flight in one pass, lest a second launch cost more
 constexpr int LEAST_LANES = 4;      // rows_kernel: lanes beside each other on a row of packs, 64 bytes
+constexpr int BATCHES = 4;          // the same of a lane on a row, where results are many, lest blocks do too little
+constexpr int SHORT = 32;           // packs of the longest row of short_rows_kernel: one for each lane of a warp
+constexpr int SHORT_ROWS = 4;       // rows that its teams have in flight
 constexpr int UNALIGNED_PACKS = 8;  // a row that begins anywhere is read by packs if it has so many
 static_assert(UNALIGNED_PACKS >= LEAST_LANES, "the lanes that share the ends of a row in add_row");
 
@@ -36,6 +40,8 @@ static_assert(UNALIGNED_PACKS >= LEAST_LANES, "the lanes that share the ends of 
 // A sum over x. Dimensions come innermost first; strides are in elements of x.
 struct Sum {
   long long kept[2], kept_stride[2], reduced[2], reduced_stride[2];
+
+  __host__ __device__ long long results() const { return kept[0] * kept[1]; }
 };
 
 // Where sums go: the result, or the workspace.
@@ -129,10 +135,10 @@ struct Place {
   long long column, inner, outer;
 };
 
-// The addends of sum_to: x itself.
-template <class T>
+// The addends of sum_to: x itself. ONE: whether the index of a row has one dimension.
+template <class T, bool ONE>
 struct Addends {
-  static constexpr bool FLAT = false;  // whether the index of a row has one dimension
+  static constexpr bool FLAT = ONE;
   template <int SIZE>
   static constexpr int DEPTH = LOADS<SIZE>;
   template <int SIZE>
@@ -145,7 +151,7 @@ struct Addends {
   __device__ void go_to(unsigned matrix) { x += matrix * matrix_stride; }
   template <int SIZE, class Count>
   __device__ void load(Loaded<SIZE>& to, Place p, Count count) const {
-    const long long at = p.inner * inner_stride + p.outer * outer_stride;
+    const long long at = p.inner * inner_stride + (ONE ? 0 : p.outer * outer_stride);
     read<T, SIZE>(to.x, x + at + (SIZE == 1 ? p.column * column_stride : p.column), count);
   }
   template <int SIZE, class Count>
@@ -262,14 +268,18 @@ struct Rows {
   unsigned parts = 1;                  // parts of a row
 };
 
-// Adds every element of a row that is this lane's to the totals, of which there are SIZE.
-template <int SIZE, class T>
+// Adds every element of a row that is this lane's to the totals, of which there are SIZE. EVEN: whether the row consists
+// of packs.
+template <int SIZE, bool EVEN, class T>
 __device__ void add_row(const T* row, long long n, long long stride, int lane, int team, float* total) {
   constexpr int DEPTH = LOADS<SIZE>, ENDS = (SIZE - 1 + LEAST_LANES - 1) / LEAST_LANES;  // a lane's share of an end
   T ends[2 * ENDS + 1];
 #pragma unroll
   for (int k = 0; k < 2 * ENDS; ++k) round_to(ends[k], 0.0f);
-  if constexpr (SIZE > 1) {
+  if constexpr (EVEN) {
+    n /= SIZE;
+    stride = SIZE;
+  } else if constexpr (SIZE > 1) {
     const long long before = (16 - reinterpret_cast<size_t>(row) % 16) % 16 / sizeof(T);
     const int head = static_cast<int>(smaller(before, n));
     const long long packs = (n - head) / SIZE;
@@ -308,7 +318,7 @@ __device__ void add_row(const T* row, long long n, long long stride, int lane, i
 
 // A crew adds one result. Its teams take every so many-th row; the totals meet by shuffles, and those of several warps
 // in shared memory.
-template <class T, int SIZE>
+template <class T, int SIZE, bool EVEN>
 __global__ void __launch_bounds__(THREADS, RESIDENT) rows_kernel(const T* x, Rows at, Sink out) {
   SHARED(float, of_warps, [THREADS / 32]);
   const Sum& sum = at.sum;
@@ -323,7 +333,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) rows_kernel(const T* x, Row
     const long long first = blockIdx.y / at.parts * at.part_outer, end = smaller(first + at.part_outer, sum.reduced[1]);
     const T* start = x + inner * sum.kept_stride[0] + outer * sum.kept_stride[1] + begin * sum.reduced_stride[0];
     for (long long row = first + member / at.team; row < end; row += at.crew / at.team)
-      add_row<SIZE>(start + row * sum.reduced_stride[1], n, sum.reduced_stride[0], lane, at.team, totals);
+      add_row<SIZE, EVEN>(start + row * sum.reduced_stride[1], n, sum.reduced_stride[0], lane, at.team, totals);
   }
 #pragma unroll
   for (int half = SIZE / 2; half; half /= 2) {
@@ -342,14 +352,46 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) rows_kernel(const T* x, Row
   if (exists && member == 0) out.store(inner, outer, blockIdx.y, total);
 }
 
+// For many rows of few packs: a team of lanes, each with one pack of a row, has several rows in flight.
+template <class T, int SIZE>
+__global__ void __launch_bounds__(THREADS, RESIDENT) short_rows_kernel(const T* x, Sum sum, int team, Sink out) {
+  const int lane = threadIdx.x % team, teams = THREADS / team;
+  const long long first = static_cast<long long>(blockIdx.x) * SHORT_ROWS * teams + threadIdx.x / team;
+  Wide<T, SIZE> loaded[SHORT_ROWS];
+  long long inner[SHORT_ROWS], outer[SHORT_ROWS];
+#pragma unroll
+  for (int d = 0; d < SHORT_ROWS; ++d) {
+    const long long result = first + d * teams;
+    outer[d] = sum.kept[1] == 1 ? 0 : quotient(result, sum.kept[0]);
+    inner[d] = result - outer[d] * sum.kept[0];
+    const T* row = x + inner[d] * sum.kept_stride[0] + outer[d] * sum.kept_stride[1];
+    if (result < sum.results() && lane * SIZE < sum.reduced[0]) read<T, SIZE>(loaded[d], row + lane * SIZE, Whole{});
+  }
+#pragma unroll
+  for (int d = 0; d < SHORT_ROWS; ++d) {
+    float total = 0.0f;
+    if (lane * SIZE < sum.reduced[0]) {
+#pragma unroll
+      for (int e = 0; e < SIZE; ++e) total += widened(loaded[d].element[e]);
+    }
+    for (int half = team / 2; half; half /= 2) total += __shfl_down_sync(0xFFFFFFFFu, total, half);
+    if (lane == 0 && first + d * teams < sum.results()) out.store(inner[d], outer[d], 0, total);
+  }
+}
+
 // ---- The choice of sizes -----------------------------------------------------------------------------------
 
 inline bool aligned(const void* data) { return reinterpret_cast<size_t>(data) % 16 == 0; }
 
-// The width of a block, and the number of blocks along a row of so many packs.
-inline void set_width(Columns& at, long long packs) {
-  long long groups = 1;
-  while (groups < GROUPS && groups * 2 * ROWS_EACH <= at.rows) groups *= 2;
+// The width of a block, and the number of blocks along a row of so many packs. ``depth``: the loads that a thread has
+// in flight.
+inline void set_width(Columns& at, long long packs, long long matrices, int depth, const Means& means) {
+  long long groups = 1, most_groups = GROUPS;
+  if (means.rung != TWO_PASS || at.rows < MOST_GROUPS * depth * LEAST_BATCHES) {
+    while (most_groups < MOST_GROUPS && ceil_div(packs, THREADS / most_groups) * matrices < means.blocks)
+      most_groups *= 2;
+  }
+  while (groups < most_groups && groups * 2 * ROWS_EACH <= at.rows) groups *= 2;
   const long long most = THREADS / groups;
   const long long across = ceil_div(packs, most), width = ceil_div(packs, across);
   at.width = static_cast<int>(across == 1 ? width : smaller(most, ceil_div(width, WHOLE_LINE) * WHOLE_LINE));
@@ -357,10 +399,10 @@ inline void set_width(Columns& at, long long packs) {
 }
 
 // Cuts rows into parts, if blocks are too few. ``results`` is the number of sums of one part.
-inline long long cut(Columns& at, long long matrices, long long results, const Means& means) {
+inline long long cut(Columns& at, long long matrices, long long results, int depth, const Means& means) {
   const long long groups = THREADS / at.width;
   long long parts = 1;
-  if (means.rung == TWO_PASS) {
+  if (means.rung == TWO_PASS && (at.rows >= groups * depth * LEAST_BATCHES || !at.summed)) {
     parts = smaller(means.blocks / (at.across * matrices), at.rows / (groups * ROWS_EACH));
     if (at.summed) parts = smaller(parts, means.floats / results);
   }
@@ -404,10 +446,11 @@ inline Sink in_workspace(const long long* kept, long long parts, const Means& me
 template <int SIZE, class Source>
 void launch_columns(Source source, Columns at, const long long* kept, long long merged, const Sink& out,
                     const Means& means) {
-  set_width(at, ceil_div(at.columns, SIZE));
+  constexpr int DEPTH = Source::template DEPTH<SIZE>;
+  set_width(at, ceil_div(at.columns, SIZE), kept[1], DEPTH, means);
   at.folds = at.across == 1 ? static_cast<int>(merged) : 1;
   const long long unfolded = merged / at.folds;
-  const long long parts = cut(at, kept[1], kept[0] * kept[1] * unfolded, means);
+  const long long parts = cut(at, kept[1], kept[0] * kept[1] * unfolded, DEPTH, means);
   const dim3 grid(static_cast<unsigned>(at.across * kept[1]), static_cast<unsigned>(parts));
   if (!at.summed || parts * unfolded == 1) {
     LAUNCH((columns_kernel<Source, SIZE>), grid, THREADS, 0, means.stream, source, at, out);
@@ -424,20 +467,21 @@ void launch_columns(Source source, Columns at, const long long* kept, long long 
 template <int SIZE>
 Rows rows_of(const Sum& sum, const Means& means) {
   constexpr int DEPTH = LOADS<SIZE>;
-  const long long results = sum.kept[0] * sum.kept[1], loads = ceil_div(sum.reduced[0], SIZE);
+  const long long results = sum.results(), loads = ceil_div(sum.reduced[0], SIZE);
   const long long enough = static_cast<long long>(means.blocks) * THREADS;  // threads
   Rows at = {sum};
   while (SIZE > 1 && at.team < LEAST_LANES && at.team < loads) at.team *= 2;
-  while (at.team < THREADS && at.team * DEPTH < loads) at.team *= 2;
-  if (sum.reduced[1] == 1)
-    while (at.team < THREADS && at.team < loads && results * at.team < enough) at.team *= 2;
+  while (at.team < THREADS && at.team * DEPTH * BATCHES < loads) at.team *= 2;
+  const int of_a_lane = sum.reduced[1] == 1 ? 1 : DEPTH;
+  while (at.team < THREADS && at.team * of_a_lane < loads && results * at.team < enough) at.team *= 2;
   at.crew = at.team;
   while (at.crew < THREADS && at.crew / at.team < sum.reduced[1] && results * at.crew < enough) at.crew *= 2;
   long long parts = 1;
-  if (means.rung == TWO_PASS) {
+  const long long batches = loads * sum.reduced[1] / (at.crew * DEPTH);
+  if (means.rung == TWO_PASS && batches >= LEAST_BATCHES) {
     // No block has more than THREADS results, for which the workspace has room.
     const long long blocks = ceil_div(results, THREADS / at.crew);
-    parts = larger(1, smaller(means.blocks / blocks, loads * sum.reduced[1] / (at.crew * DEPTH)));
+    parts = larger(1, smaller(means.blocks / blocks, batches));
   }
   at.part_outer = ceil_div(sum.reduced[1], smaller(parts, sum.reduced[1]));
   parts /= ceil_div(sum.reduced[1], at.part_outer);  // of a row
@@ -447,14 +491,25 @@ Rows rows_of(const Sum& sum, const Means& means) {
   return at;
 }
 
-template <class T, int SIZE>
+template <class T, int SIZE, bool EVEN>
 void launch_sum_of_rows(const T* x, const Sum& sum, const Sink& out, const Means& means) {
+  const long long loads = sum.reduced[0] / SIZE;
+  const bool many = sum.results() * loads >= static_cast<long long>(means.blocks) * THREADS * SHORT_ROWS;
+  if constexpr (EVEN) {
+    if (sum.reduced[1] == 1 && loads <= SHORT && many) {
+      int team = 1;
+      while (team < loads) team *= 2;
+      const auto grid = static_cast<unsigned>(ceil_div(sum.results(), THREADS / team * SHORT_ROWS));
+      LAUNCH((short_rows_kernel<T, SIZE>), grid, THREADS, 0, means.stream, x, sum, team, out);
+      return;
+    }
+  }
   const Rows at = rows_of<SIZE>(sum, means);
-  const long long blocks = ceil_div(sum.kept[0] * sum.kept[1], THREADS / at.crew);
+  const long long blocks = ceil_div(sum.results(), THREADS / at.crew);
   const long long parts = at.parts * ceil_div(sum.reduced[1], at.part_outer);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
   const Sink first = parts > 1 ? in_workspace(sum.kept, parts, means) : out;
-  LAUNCH((rows_kernel<T, SIZE>), grid, THREADS, 0, means.stream, x, at, first);
+  LAUNCH((rows_kernel<T, SIZE, EVEN>), grid, THREADS, 0, means.stream, x, at, first);
   if (parts > 1) launch_second(first, sum.kept, parts, out, means);
 }
 
@@ -474,16 +529,26 @@ inline Columns columns_of(const Sum& sum) {
   return {sum.kept[0], sum.reduced[0] * sum.reduced[1], sum.reduced[0]};
 }
 
-template <class T>
-Addends<T> addends_of(const T* x, const Sum& sum, long long merged) {
+template <bool ONE, class T>
+Addends<T, ONE> addends_of(const T* x, const Sum& sum, long long merged) {
   return {x, sum.kept_stride[0], merged * sum.reduced_stride[0], sum.reduced_stride[1], sum.kept_stride[1]};
+}
+
+// Launches a sum whose nearest dimension is kept.
+template <int SIZE, class T>
+void launch_sum_of_columns(const T* x, const Sum& sum, const Columns& at, long long merged, const Sink& out,
+                           const Means& means) {
+  if (sum.reduced[1] == 1)
+    launch_columns<SIZE>(addends_of<true>(x, sum, merged), at, sum.kept, merged, out, means);
+  else
+    launch_columns<SIZE>(addends_of<false>(x, sum, merged), at, sum.kept, merged, out, means);
 }
 
 // Launches a sum by loads of single elements.
 template <class T>
 void launch_singles(const T* x, const Sum& sum, const Sink& out, const Means& means) {
-  if (by_rows(sum)) return launch_sum_of_rows<T, 1>(x, sum, out, means);
-  launch_columns<1>(addends_of(x, sum, 1), columns_of(sum), sum.kept, 1, out, means);
+  if (by_rows(sum)) return launch_sum_of_rows<T, 1, false>(x, sum, out, means);
+  launch_sum_of_columns<1>(x, sum, columns_of(sum), 1, out, means);
 }
 
 // Launches a sum by packs if x is aligned to them, and rows are long enough.
@@ -494,14 +559,16 @@ void launch_sum(const T* x, const Sum& sum, const Sink& out, const Means& means)
   if (means.rung == LANES) return launch_singles(x, sum, out, means);
   if (by_rows(sum)) {
     const bool even = aligned(x) && (pitches | sum.kept_stride[0] | sum.reduced[0]) % SIZE == 0;
-    const bool packs = sum.reduced_stride[0] == 1 && (even || sum.reduced[0] >= UNALIGNED_PACKS * SIZE);
-    if (packs) return launch_sum_of_rows<T, SIZE>(x, sum, out, means);
+    const bool dense = sum.reduced_stride[0] == 1;
+    if (dense && even) return launch_sum_of_rows<T, SIZE, true>(x, sum, out, means);
+    if (dense && sum.reduced[0] >= UNALIGNED_PACKS * SIZE)
+      return launch_sum_of_rows<T, SIZE, false>(x, sum, out, means);
   } else if (sum.kept_stride[0] == 1 && aligned(x)) {
     Columns at = columns_of(sum);
     const bool dense = sum.kept[1] == 1 && sum.reduced[1] == 1 && sum.reduced_stride[0] == sum.kept[0];
     const long long merged = dense ? merge<SIZE>(at, means) : 1;
     if (merged > 1 || (pitches | sum.reduced_stride[0]) % SIZE == 0)
-      return launch_columns<SIZE>(addends_of(x, sum, merged), at, sum.kept, merged, out, means);
+      return launch_sum_of_columns<SIZE>(x, sum, at, merged, out, means);
   }
   launch_singles(x, sum, out, means);
 }

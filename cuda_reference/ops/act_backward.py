@@ -36,8 +36,8 @@ def act_backward(
     Args:
         grad, saved, act, bias, dtype, out: as in triton_kernels.act_backward.
         variant: a rung ("lanes", "pack128", "two_pass") for tensors of one dtype, float16, bfloat16
-            or float32. "auto" is None, the plain kernel, which takes any dtypes: no rung has been
-            timed.
+            or float32. "auto" is "two_pass" for these, else None, the plain kernel, which takes any
+            dtypes.
         explain: print what "auto" takes, and why.
 
     Raises:

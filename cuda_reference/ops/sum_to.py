@@ -37,8 +37,8 @@ def sum_to(
         x, shape, factor, dtype, out: as in triton_kernels.sum_to.
         variant: a rung ("lanes", "pack128", "two_pass") for float16, bfloat16 and float32, where x
             has at most two dimensions that are kept and two that are added up, after those that lie
-            together are merged. "auto" is None, the plain kernel, which takes any x: no rung has
-            been timed.
+            together are merged. "auto" is "two_pass" if it takes x, else None, the plain kernel,
+            which takes any x.
         explain: print what "auto" takes, and why.
 
     Raises:

@@ -1,5 +1,5 @@
 """The rungs of sums: right for awkward shapes and layouts, the same bits at every call, right when
-kept for other sizes; what each refuses. "auto" does not choose them yet."""
+kept for other sizes; what each refuses, and what "auto" takes."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_unknown_variants_name_those_that_there_are() -> None:
 
 
 @MODE
-def test_auto_is_the_plain_kernel_until_rungs_are_timed(
+def test_auto_is_two_pass_where_it_fits(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launched = []
@@ -271,35 +271,41 @@ def test_auto_is_the_plain_kernel_until_rungs_are_timed(
         launch(stem, symbol, *rest, **named)
 
     monkeypatch.setattr(_launch, "launch", noted)
-    x = made((40, 24), FLOAT, device)
     for op, call in {
-        "sum_to": lambda **o: cuda_reference.sum_to(x, (24,), **o),
-        "act_backward": lambda **o: cuda_reference.act_backward(x, x, "relu", **o)[1],
+        "sum_to": lambda x, **o: cuda_reference.sum_to(x, (24,), **o),
+        "act_backward": lambda x, **o: cuda_reference.act_backward(x, x, "relu", **o)[1],
     }.items():
-        launched.clear()
-        sums = call(variant="auto", explain=True)
-        assert launched == [op]
-        told = f"{op}(): variant 'auto' is the plain kernel: no rung of this op has been timed"
-        assert capsys.readouterr().out.startswith(told)
-        assert torch.equal(sums, call())
-        assert torch.equal(sums, call(variant="auto"))
-        assert not capsys.readouterr().out
+        for dtype, rung in ((FLOAT, "two_pass"), (torch.float64, None)):
+            x = made((300, 24), dtype, device)
+            launched.clear()
+            sums = call(x, variant="auto", explain=True)
+            assert launched == [f"{op}_rung" if rung else op]
+            told = capsys.readouterr().out
+            name = repr(rung) if rung else "the plain kernel"
+            assert told.startswith(f"{op}(): variant 'auto' is {name}: ")
+            assert ("does not take torch.float64" in told) == (rung is None)
+            assert torch.equal(sums, call(x, variant=rung))
+            assert torch.equal(sums, call(x, variant="auto"))
+            assert not capsys.readouterr().out
 
 
 # ---- what is told of them ----
 
 
 @pytest.mark.parametrize("op", ["sum_to", "act_backward"])
-def test_rungs_are_listed_as_never_timed(op: str) -> None:
+def test_rungs_are_listed(op: str) -> None:
     rungs = cuda_reference.capabilities(op).rungs
-    assert [rung.name for rung in rungs] == list(RUNGS)
-    assert {(rung.auto, rung.dense, rung.score) for rung in rungs} == {(False, False, None)}
-    assert {rung.source for rung in rungs} == {"not measured"}
+    assert [(rung.name, rung.auto) for rung in rungs] == [
+        (name, name == "two_pass") for name in RUNGS
+    ]
+    assert {(rung.dense, rung.score, rung.source) for rung in rungs} == {
+        (False, None, "not measured")
+    }
     assert SPECS[op].best_rungs() == set(RUNGS)  # all are in the quick check
     case = Case(op, "float32", (64, 64), options=dict(SPECS[op].default_options))
     for wanted, names in (((), []), (("ours",), [f"cuda/{name}" for name in RUNGS])):
         ours = [n for n in providers.names(SPECS[op], case, wanted) if n.startswith("cuda")]
-        assert ours == ["cuda", *names]
+        assert ours == ["cuda", *names, "cuda/auto"]
 
 
 def test_rungs_say_what_they_refuse() -> None:
