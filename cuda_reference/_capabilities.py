@@ -107,7 +107,7 @@ def _of(op: str) -> list[Rung]:
             op,
             name,
             variants[name],
-            _LAYOUTS.get(name, "contiguous, one shape"),
+            _LAYOUTS.get(name, "dense in one order, one shape"),
             f"alike modulo {_rungs.ALIGNMENT} bytes" if name == _rungs.STREAM else "any",
             auto=name in _rungs.BEST,
             dense=name in _rungs.DENSE,

@@ -114,7 +114,7 @@ def _in_order(
 
 def fake(*tensors: Tensor) -> Tensor:
     """The empty result for fake operands."""
-    return empty(broadcast(*tensors), result_type(*tensors), *tensors)
+    return empty(broadcast(*tensors), result_type(*tensors), *tensors, like=tensors[0])
 
 
 def variants_of(signature: Signature) -> _rungs.Variants:
@@ -205,13 +205,16 @@ def result_type(*tensors: Tensor) -> torch.dtype:
     return torch.result_type(*tensors) if len(tensors) == 2 else promoted(*tensors)
 
 
-def output(op: str, tensors: dict[str, Tensor], dtype: torch.dtype, out: Any) -> Tensor:
-    """The checked ``out``, or a new contiguous tensor of the broadcast shape."""
+def output(
+    op: str, tensors: dict[str, Tensor], dtype: torch.dtype, out: Any, like: str = ""
+) -> Tensor:
+    """The checked ``out``, or a new tensor of the broadcast shape. It is dense in the order of the
+    operand ``like``, by default the first, if that has the shape."""
     device = _arguments.check_device(op, tensors)
     shape = _broadcast(op, tensors)
     if out is not None:
         return _arguments.check_out(op, out, shape, dtype, tensors, in_place=True)
-    return _memory.new_result(op, shape, dtype, device)
+    return _memory.new_result(op, shape, dtype, device, tensors[like or next(iter(tensors))])
 
 
 def _broadcast(op: str, tensors: dict[str, Tensor]) -> tuple[int, ...]:

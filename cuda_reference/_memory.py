@@ -35,9 +35,26 @@ def has_memory(t: Tensor) -> bool:
         return False
 
 
-def new_result(op: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A new contiguous tensor. Raises TypeError if a mode or transform makes one without memory."""
-    return check_memory(op, "the result", torch.empty(shape, dtype=dtype, device=device))
+def new_result(
+    op: str,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    like: Tensor | None = None,
+) -> Tensor:
+    """A new tensor, as :func:`empty`. Raises TypeError if a mode or transform makes one without
+    memory."""
+    return check_memory(op, "the result", empty(shape, dtype, device, like))
+
+
+def empty(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, like: Tensor | None = None
+) -> Tensor:
+    """A new tensor, dense in the order of ``like``'s strides if that has its shape, as torch's
+    results are; else contiguous."""
+    if like is None or like.shape != shape:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.empty_like(like, dtype=dtype, device=device)
 
 
 def _kind(t: Tensor) -> str:

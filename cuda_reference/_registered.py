@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from cuda_reference import _launch, _prepared
+from cuda_reference import _launch, _memory, _prepared
 from cuda_reference._memory import has_memory
 
 NAMESPACE = "cuda_reference"
@@ -350,10 +350,13 @@ def _autocasting() -> bool:
     return any(map(torch.is_autocast_enabled, _AUTOCAST))
 
 
-def empty(shape: tuple[Any, ...], dtype: torch.dtype, *tensors: Tensor) -> Tensor:
-    """A fake's result, on the GPU if one of the tensors is on a GPU."""
+def empty(
+    shape: tuple[Any, ...], dtype: torch.dtype, *tensors: Tensor, like: Tensor | None = None
+) -> Tensor:
+    """A fake's result, on the GPU if one of the tensors is on a GPU. ``like``: as for
+    :func:`_memory.empty`."""
     device = next((t.device for t in tensors if t.is_cuda), tensors[0].device)
-    return torch.empty(shape, dtype=dtype, device=device)
+    return _memory.empty(shape, dtype, device, like)
 
 
 def broadcast(*tensors: Tensor) -> tuple[Any, ...]:

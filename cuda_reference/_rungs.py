@@ -88,11 +88,15 @@ def misfit(
     if variant in NOT_DENSE:
         return _strided_misfit(variant, _walk(list(tensors.values())))
     for name, t in tensors.items():
-        if not t.is_contiguous() or t.shape != first.shape:
-            return (
-                f"takes contiguous tensors of one shape, but '{name}' has shape {list(t.shape)} "
-                f"and strides {list(t.stride())}"
-            )
+        if t.is_contiguous() and t.shape == first.shape:
+            continue
+        if variant in DENSE and _dense_alike(list(tensors.values())):
+            break
+        dense = "dense in one order" if variant in DENSE else "contiguous"
+        return (
+            f"takes tensors of one shape that are {dense}, but '{name}' has shape "
+            f"{list(t.shape)} and strides {list(t.stride())}"
+        )
     if variant == STREAM:
         besides = {name: _launch.address(t) % ALIGNMENT for name, t in tensors.items()}
         if len(set(besides.values())) > 1:
@@ -102,6 +106,12 @@ def misfit(
                 f"lie so many bytes after one: {listed}"
             )
     return ""
+
+
+def _dense_alike(tensors: Sequence[Tensor]) -> bool:
+    """Whether tensors have one shape, and the n-th element in memory is the same one in all."""
+    shape = tensors[0].shape
+    return all(t.shape == shape for t in tensors) and set(_walk(tensors).strides) == {(1,)}
 
 
 def _walk(tensors: Sequence[Tensor]) -> Walk:
@@ -151,7 +161,7 @@ def best(variants: Variants, tensors: Mapping[str, Tensor], unfit: str = "") -> 
         if not reason and name == TILE:
             reason = _narrow(list(tensors.values()))
         if not reason:
-            why = reasons or ["the tensors are contiguous, of one shape and dtype, and aligned"]
+            why = reasons or ["the tensors have one shape, order and dtype, are dense and aligned"]
             return Choice(name, "; ".join(why))
         reasons.append(f"'{name}' {reason}")
     return Choice(None, reasons[-1])

@@ -79,6 +79,7 @@ BROADCAST = (
 )
 _LYING = (*cases.LAYOUTS, *cases.OF_MODELS, *cases.DISTANT)
 DENSE = {"contiguous", "misaligned", "inplace", "functional"}
+ORDERS = (DENSE, {"transposed"}, {"channels_last"})  # tensors of these are dense in one order
 # Element types on the CUDA side.
 ELEMENT = {
     "float16": "__half",
@@ -192,8 +193,8 @@ class Elementwise(Spec):
     # ---- rungs of the CUDA side ----
 
     def takes(self, side: str, variant: str | None, case: Case) -> bool:
-        """A rung takes dense tensors of one shape and dtype; the best one only equal alignments.
-        The rungs for other layouts are asked."""
+        """A rung takes tensors of one shape and dtype that are dense in one order; the best one
+        only equal alignments. The rungs for other layouts are asked."""
         rung = self._rung(side, variant)
         if rung is None:
             return super().takes(side, variant, case)
@@ -202,7 +203,7 @@ class Elementwise(Spec):
             return bool(laid) and not self._dense(case, laid) and not rung.refuses(laid)
         layouts = {case.layout, case.out_layout}
         layouts |= {str(case.options[name]) for name in ("y", "grad") if name in case.options}
-        dense = layouts - {"same"} <= DENSE and "x" not in case.options
+        dense = any(layouts - {"same"} <= order for order in ORDERS) and "x" not in case.options
         if not dense or {"y_dtype", "grad_dtype"} & set(case.options):
             return False
         alike = "misaligned" not in layouts or layouts == {"misaligned"}

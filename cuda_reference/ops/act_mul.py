@@ -35,8 +35,9 @@ def act_mul(
 
     Args:
         gate, up, act, out: as in triton_kernels.act_mul.
-        variant: a rung ("scalar", "pack64", "pack128", "stream") for contiguous tensors of float16,
-            bfloat16 or float32; "auto": the best rung that takes the tensors. None: any layout.
+        variant: a rung ("scalar", "pack64", "pack128", "stream") for tensors of one shape that are
+            dense in one order, of float16, bfloat16 or float32; "auto": the best rung that takes
+            the tensors. None: any layout.
         explain: print the rung that "auto" takes, and why.
 
     Raises:
@@ -110,7 +111,9 @@ def _launch_backward(
     tensors = _checked(op, {"grad": grad, "gate": gate, "up": up}, act)
     dtype = promoted(*tensors.values())
     if out is None:
-        dgate, dup = (_elementwise.output(op, tensors, dtype, None) for _ in range(2))
+        dgate, dup = (
+            _elementwise.output(op, tensors, dtype, None, like) for like in ("gate", "up")
+        )
     else:
         if not isinstance(out, tuple) or len(out) != 2:
             raise TypeError(f"{op}(): argument 'out' must be two tensors, not {out!r:.60}")
@@ -144,7 +147,8 @@ def _fake(gate: Tensor, up: Tensor, *_: Any) -> Tensor:
 
 def _fake_backward(grad: Tensor, gate: Tensor, up: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     shape, dtype = broadcast(grad, gate, up), promoted(grad, gate, up)
-    return empty(shape, dtype, grad, gate, up), empty(shape, dtype, grad, gate, up)
+    dgate, dup = (empty(shape, dtype, grad, gate, up, like=like) for like in (gate, up))
+    return dgate, dup
 
 
 def _gradients(call: Any, grad: Tensor) -> dict[str, Tensor | None]:

@@ -46,9 +46,9 @@ def add(
         x, y, alpha, out: as in triton_kernels.add.
         variant: f32, f32x4, f16, f16x2, f16x8, f16x8_pack, bf16, bf16x2, bf16x8 or bf16x8_pack:
             a kernel for contiguous tensors of one shape and that dtype. A rung ("scalar", "pack64",
-            "pack128", "stream") takes contiguous tensors of any floating dtype, or ("strided",
-            "tile") tensors of 16 or 32 bits in other layouts; "auto" is the best rung that takes
-            the operands. None: any layout.
+            "pack128", "stream") takes tensors of any floating dtype that are dense in one order,
+            or ("strided", "tile") tensors of 16 or 32 bits in other layouts; "auto" is the best
+            rung that takes the operands. None: any layout.
         explain: print the rung that "auto" takes, and why.
 
     Raises:
@@ -136,7 +136,7 @@ def _result_dtype(x: Any, y: Any) -> torch.dtype:
 
 def _fake(x: Any, y: Any, *_: Any) -> Tensor:
     tensors = [t for t in (x, y) if isinstance(t, Tensor)]
-    return empty(broadcast(*tensors), _result_dtype(x, y), *tensors)
+    return empty(broadcast(*tensors), _result_dtype(x, y), *tensors, like=tensors[0])
 
 
 def _backward(call: Any, grad: Tensor) -> dict[str, Tensor | None]:

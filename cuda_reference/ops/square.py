@@ -30,8 +30,9 @@ def square(
     Args:
         x, out: as in triton_kernels.square.
         variant: "1d" for contiguous tensors; "2d" for contiguous matrices, on a two-dimensional
-            grid; a rung ("scalar", "pack64", "pack128", "stream") for contiguous tensors of a
-            floating dtype; "auto": the best rung that takes x and out. None: any layout.
+            grid; a rung ("scalar", "pack64", "pack128", "stream") for tensors of a floating
+            dtype that are dense in one order; "auto": the best rung that takes x and out. None: any
+            layout.
         explain: print the rung that "auto" takes, and why.
 
     Raises:

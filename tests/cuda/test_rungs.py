@@ -20,6 +20,7 @@ from cuda_reference import _rungs, _signatures
 
 HALF, FLOAT, DOUBLE, INT = torch.float16, torch.float32, torch.float64, torch.int32
 NARROW = (HALF, torch.bfloat16, FLOAT)
+NHWC = torch.channels_last
 NAMES = ["scalar", "pack64", "pack128", "stream"]  # those for dense tensors
 OTHERS = ["strided", "tile"]
 
@@ -120,7 +121,7 @@ def test_what_a_rung_cannot_do_is_refused_and_nothing_is_written(op: str, name: 
     if op == "act_mul" or name == "pack64":
         refused(lambda: run(x, wide), f"variant '{name}'", "float64")
     strided = torch.ones(18)[::2]
-    refused(lambda: run(strided, out), f"variant '{name}'", "contiguous", "strides [2]")
+    refused(lambda: run(strided, out), f"variant '{name}'", "dense in one order", "strides [2]")
     if tensors > 1:
         row = torch.ones(2, 9)
         both = torch.full((2, 9), 7.0)
@@ -172,13 +173,13 @@ def lines(capsys: pytest.CaptureFixture[str], run: Callable[[], Any]) -> list[st
 @pytest.mark.parametrize(
     ("made", "chosen", "why"),
     [
-        (lambda: torch.ones(4, 9), "'pack128'", "contiguous, of one shape and dtype"),
+        (lambda: torch.ones(4, 9), "'pack128'", "one shape, order and dtype"),
         (lambda: moved(torch.ones(9), 1), "'strided'", "'stream' takes tensors that lie alike"),
-        (lambda: torch.ones(9, 4).T, "'strided'", "'tile' would turn tiles of 4 elements"),
-        (lambda: torch.ones(17, 16).T, "'tile'", "strides [1, 16]"),
+        (lambda: torch.ones(9, 4).T, "'pack128'", "are dense and aligned"),
+        (lambda: torch.ones(2, 4, 3, 5).to(memory_format=NHWC), "'pack128'", "one shape, order"),
         (lambda: torch.ones(9, 8)[:, ::2], "'strided'", "these go along no dimension"),
         (lambda: torch.ones(9, dtype=INT), "the plain kernel", "torch.int32"),
-        (lambda: torch.ones(9, dtype=DOUBLE), "'pack128'", "contiguous"),
+        (lambda: torch.ones(9, dtype=DOUBLE), "'pack128'", "dense"),
     ],
 )
 def test_auto_takes_the_best_that_fits_and_says_why(
@@ -191,6 +192,42 @@ def test_auto_takes_the_best_that_fits_and_says_why(
     assert why in line
     assert torch.equal(square(x, variant="auto"), square(x))
     assert lines(capsys, lambda: square(x, variant="auto")) == []
+
+
+@needs_host
+@pytest.mark.parametrize(
+    ("rows", "columns", "chosen", "why"),
+    [
+        (9, 4, "'strided'", "'tile' would turn tiles of 4 elements"),
+        (17, 16, "'tile'", "strides [1, 16]"),
+    ],
+)
+def test_auto_turns_tiles_that_are_wide_enough(
+    rows: int, columns: int, chosen: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = torch.randn(columns, rows), torch.randn(rows, columns).T
+    (line,) = lines(capsys, lambda: cuda_reference.add(x, y, variant="auto", explain=True))
+    assert line.startswith(f"add(): variant 'auto' is {chosen}: ")
+    assert why in line
+    assert torch.equal(cuda_reference.add(x, y, variant="auto"), cuda_reference.add(x, y))
+
+
+@needs_host
+@pytest.mark.parametrize("rung", NAMES)
+@pytest.mark.parametrize("op", CALLS)
+def test_rungs_take_what_is_dense_in_one_order(op: str, rung: str) -> None:
+    """The n-th elements in memory belong together, whatever their indices are."""
+    function, (tensors, others, results) = getattr(cuda_reference, op), CALLS[op]
+    for dims in [(1, 0, 2), (2, 0, 1)]:
+        each = [torch.randn(3, 5, 6).permute(dims) for _ in range(tensors)]
+        right = function(*each, *others)
+        mine = function(*each, *others, variant=rung)
+        for x, y in zip(*((t,) if results == 1 else t for t in (right, mine))):
+            assert x.stride() == y.stride() == each[0].stride()
+            assert torch.equal(x, y)
+        if tensors > 1:
+            each[1] = each[1].contiguous()
+            refused(lambda: function(*each, *others, variant=rung), "dense in one order")  # noqa: B023
 
 
 @needs_host
@@ -242,7 +279,7 @@ def test_capabilities() -> None:
     assert [DOUBLE in rung.dtypes for rung in own] == [False, False, True, False, True, True]
     assert [rung.dense for rung in own] == [False, False, True, True, True, True]
     turned = {"x": torch.ones(5, 4).T, "out": torch.ones(4, 5)}
-    assert ["contiguous" in rung.refuses(turned) for rung in own] == [rung.dense for rung in own]
+    assert ["dense in" in rung.refuses(turned) for rung in own] == [rung.dense for rung in own]
     text = str(cuda_reference.capabilities("act_mul"))
     words = [" ".join(line.split()) for line in text.splitlines()]
     assert any(line.startswith(DENSE_STREAM) for line in words)
@@ -306,7 +343,7 @@ def test_bench_races_auto_and_leaves_single_rungs_to_who_asks() -> None:
     assert providers.AUTO not in providers.names(SPECS["gemm_bias_act"], gemm)
 
 
-DENSE_STREAM = "act_mul stream float16, bfloat16, float32 contiguous, one shape alike"
+DENSE_STREAM = "act_mul stream float16, bfloat16, float32 dense in one order, one shape alike"
 LAUNCHERS = """
 // leaky: out = x
 extern "C" int leaky(const Tensor* x, const Tensor* out, Scalar s, cudaStream_t stream) {

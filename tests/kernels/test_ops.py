@@ -98,13 +98,12 @@ def test_beta_zero_does_not_read_c(mode: str) -> None:
 
 
 def test_outputs_keep_the_layout_of_x(mode: str) -> None:
-    """As torch does for dense inputs; the Triton side only, the reference returns contiguous."""
+    """As torch does for dense inputs, and without gaps."""
     implementation = implementations(SPECS["add"], [mode])[0]
     x = torch.randn(4, 6, device=implementation.device).t()
-    if implementation.side == "triton":
-        assert implementation(x, x).stride() == x.stride()
-    else:
-        assert implementation(x, x).is_contiguous()
+    assert implementation(x, x).stride() == implementation(x, x[:1]).stride() == x.stride()
+    assert implementation(x[:1], x).is_contiguous()
+    assert implementation(x[::2], x[::2]).stride() == torch.empty_like(x[::2]).stride()
 
 
 def test_cpu_tensors_need_the_interpreter() -> None:
