@@ -48,6 +48,7 @@ def layouts(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) ->
     yield made((rows, 2 * columns), dtype, device)[:, ::2]
     yield made((1, columns), dtype, device).expand(shape)
     yield made((rows, 1), dtype, device).expand(shape)
+    yield made((1, 1), dtype, device).expand(shape)
 
 
 def judge(x: Tensor, shape: tuple[int, ...], **options: Any) -> None:
