@@ -32,7 +32,10 @@ PACKED = "pack128"
 # (docs/CUDA_LADDER.md).
 BEST = (PACKED, STREAM, TILE, STRIDED, "scalar")
 ALIGNMENT = 16  # bytes of a pack; stream's tensors have equal addresses modulo this
-NARROW = 16  # "auto" does not turn tiles along dimensions of fewer elements
+# "auto" does not turn tiles along dimensions of fewer elements, or where rows of the result have no
+# more bytes: there a block of strided has so many rows that it uses all it loads of operands that
+# go across them (H200: tile is faster from rows of 320 bytes on, strided up to 192).
+NARROW, SHORT = 16, 256
 
 # Blocks per multiprocessor of a grid-stride loop; two blocks on the CPU, so that blocks loop there.
 _BLOCKS_EACH, _BLOCKS_ON_CPU = 8, 2
@@ -139,8 +142,11 @@ def _narrow(tensors: Sequence[Tensor]) -> str:
     """Why turning tiles does not pay, or ""."""
     each = _walk(tensors)
     (rows,) = each.turned
-    least = min(each.sizes[rows], each.sizes[-1])
-    return f"would turn tiles of {least} elements" if least < NARROW else ""
+    columns = each.sizes[-1]
+    if (least := min(each.sizes[rows], columns)) < NARROW:
+        return f"would turn tiles of {least} elements"
+    row = columns * tensors[-1].element_size()
+    return f"would turn rows of only {row} bytes" if row <= SHORT else ""
 
 
 def _unaligned(tensors: Mapping[str, Tensor]) -> str:

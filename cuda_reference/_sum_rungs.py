@@ -19,7 +19,7 @@ from cuda_reference import _build, _launch
 from cuda_reference._arguments import FLOATING, check_choice, check_flag
 from cuda_reference._rungs import AUTO, Choice, Variants
 
-RUNGS = ("lanes", "pack128", "two_pass")  # in the order of enum SumRung in csrc/sums.cuh
+RUNGS = ("lanes", "pack128", "two_pass")  # in the order of enum SumRung in csrc/sum_kernels.cuh
 DTYPES = FLOATING[:3]
 VARIANTS: Variants = dict.fromkeys(RUNGS, DTYPES)  # name → dtypes
 MOST = 2  # dimensions of each kind

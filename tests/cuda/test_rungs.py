@@ -199,7 +199,8 @@ def test_auto_takes_the_best_that_fits_and_says_why(
     ("rows", "columns", "chosen", "why"),
     [
         (9, 4, "'strided'", "'tile' would turn tiles of 4 elements"),
-        (17, 16, "'tile'", "strides [1, 16]"),
+        (64, 16, "'strided'", "'tile' would turn rows of only 256 bytes"),
+        (65, 16, "'tile'", "strides [1, 16]"),
     ],
 )
 def test_auto_turns_tiles_that_are_wide_enough(
