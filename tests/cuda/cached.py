@@ -34,6 +34,7 @@ def missing(find: Callable[[], object]) -> str | None:
 
 NO_HOST, NO_NVCC = _build.unavailable("host"), missing(_compilers._nvcc)
 needs_host_target = pytest.mark.skipif(NO_HOST is not None, reason=str(NO_HOST))
+needs_nvcc = pytest.mark.skipif(NO_NVCC is not None, reason=str(NO_NVCC))
 
 
 def write_source(folder: Path) -> Path:

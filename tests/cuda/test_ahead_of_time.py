@@ -8,12 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import processes
 import pytest
 import torch
+from cached import needs_host_target, needs_nvcc
 
 from cuda_reference import BuildError, __main__, _build, _compilers, _shipped
 
@@ -22,20 +23,6 @@ USE_SQUARE = (
     "import torch, cuda_reference\n"
     "print(cuda_reference.square(torch.tensor([3.0, -4.0])).tolist())\n"
 )
-
-
-def missing(find: Callable[[], object]) -> str | None:
-    try:
-        find()
-    except BuildError as error:
-        return str(error)
-    return None
-
-
-NO_HOST = missing(lambda: _compilers._toolchain("host"))
-NO_NVCC = missing(_compilers._nvcc)
-needs_host_target = pytest.mark.skipif(NO_HOST is not None, reason=str(NO_HOST))
-needs_nvcc = pytest.mark.skipif(NO_NVCC is not None, reason=str(NO_NVCC))
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import processes
 import pytest
+from cached import needs_host_target, needs_nvcc
 
 from cuda_reference import _build, _compilers
 
@@ -25,10 +26,6 @@ extern "C" int run(int* out, int n, cudaStream_t stream) {
   return cudaGetLastError();
 }
 """
-
-needs_host_target = pytest.mark.skipif(
-    _build.unavailable("host") is not None, reason=str(_build.unavailable("host"))
-)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -245,15 +242,7 @@ def test_architecture_list(
         _compilers._architectures()
 
 
-def nvcc_missing() -> str | None:
-    try:
-        _compilers._nvcc()
-    except _compilers.BuildError as error:
-        return str(error)
-    return None
-
-
-@pytest.mark.skipif(nvcc_missing() is not None, reason=str(nvcc_missing()))
+@needs_nvcc
 def test_nvcc_builds_without_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     csrc = write(tmp_path / "csrc")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import processes
 import pytest
-from cached import NO_NVCC, build, needs_host_target, record, write_source
+from cached import build, needs_host_target, needs_nvcc, record, write_source
 
 from cuda_reference import BuildError, _build, _compilers, _storage
 
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.usefixtures("cache")
 ROOT = os.geteuid() == 0
 NOBODY = 65534
 LONG_AGO = (1e9, 1e9)
-needs_nvcc = pytest.mark.skipif(NO_NVCC is not None, reason=str(NO_NVCC))
 
 
 def built_anew(csrc: Path, content: bytes) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import processes
 import pytest
 import torch
+from cached import needs_host_target, needs_nvcc
 
 from cuda_reference import BuildError, _build, _compilers, load_inline
 from cuda_reference._declarations import TYPES
@@ -18,19 +19,6 @@ from cuda_reference._inline import InlineModule
 
 pytestmark = pytest.mark.usefixtures("own_library_cache", "forked_tools")
 
-
-def nvcc_missing() -> str | None:
-    try:
-        _compilers._nvcc()
-    except BuildError as error:
-        return str(error)
-    return None
-
-
-needs_host_target = pytest.mark.skipif(
-    _build.unavailable("host") is not None, reason=str(_build.unavailable("host"))
-)
-needs_nvcc = pytest.mark.skipif(nvcc_missing() is not None, reason=str(nvcc_missing()))
 
 TWICE = """
 __global__ void twice(const float* x, float* out, int n) {

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from cached import needs_host_target, needs_nvcc
 
 import cuda_reference
-from cuda_reference import BuildError, _activations, _build, _compilers
+from cuda_reference import _activations, _build, _compilers
 from cuda_reference._launch import DTYPE_CODE
 from cuda_reference._rungs import CCall
 
@@ -25,17 +26,6 @@ extern "C" int run(int* out, cudaStream_t stream) {
   return cudaGetLastError();
 }
 """
-
-
-def nvcc_missing() -> str | None:
-    try:
-        _compilers._nvcc()
-    except BuildError as error:
-        return str(error)
-    return None
-
-
-needs_nvcc = pytest.mark.skipif(nvcc_missing() is not None, reason=str(nvcc_missing()))
 
 
 @pytest.fixture
@@ -84,7 +74,7 @@ def test_a_whole_library_in_the_cache_serves_its_parts(tmp_path: Path, cache: No
     assert built(PLAIN) == built(BF16) == whole
 
 
-@pytest.mark.skipif(_build.unavailable("host") is not None, reason=str(_build.unavailable("host")))
+@needs_host_target
 def test_calls_ask_for_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
     library = _activations.library
