@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,11 @@ _LAYOUTS = {
     _rungs.STRIDED: f"of {DIMS} dimensions or fewer",
     _rungs.TILE: f"of {DIMS} dimensions or fewer, some along another one than the result",
 }
+# Scores by drawn problems from 32 MB on for which "auto" takes a rung: geometric means of 9, 19 and
+# 9 problems of elementwise ops, and by op of 10 and 11 sums.
+_SCORES = {_rungs.PACKED: 1.02, _rungs.STRIDED: 0.69, _rungs.TILE: 0.47}
+_SCORES_OF_SUMS = {"sum_to": 0.60, "act_backward": 0.39}
+_MEASURED = "H200, 2026-11-27"
 _REST = 'What no rung of an op takes, its plain kernel does: variant None, and "auto" there.'
 
 
@@ -30,7 +35,8 @@ class Rung:
         architecture: the GPUs on which it runs.
         auto: whether variant "auto" may choose it.
         dense: whether it takes only dense tensors of one shape.
-        score: its speed relative to a copy of the same number of bytes; None if not measured.
+        score: its speed relative to a copy of the same number of bytes, where "auto" takes it for
+            large tensors; None if not measured.
         source: the source of the score.
     """
 
@@ -98,10 +104,9 @@ def _of(op: str) -> list[Rung]:
         return [Rung(op, _cublaslt.NAME, _cublaslt.DTYPES, "any", "any", "any, no CPU")]
     if variants is _sum_rungs.VARIANTS:
         layouts = f"{_sum_rungs.MOST} dimensions or fewer of each kind, kept and added up"
-        return [
-            Rung(op, name, dtypes, layouts, "any", auto=name == _sum_rungs.BEST)
-            for name, dtypes in variants.items()
-        ]
+        *rungs, best = (Rung(op, name, each, layouts, "any") for name, each in variants.items())
+        score = _SCORES_OF_SUMS[op]
+        return [*rungs, replace(best, auto=True, score=score, source=_MEASURED)]
     return [
         Rung(
             op,
@@ -111,6 +116,8 @@ def _of(op: str) -> list[Rung]:
             f"alike modulo {_rungs.ALIGNMENT} bytes" if name == _rungs.STREAM else "any",
             auto=name in _rungs.BEST,
             dense=name in _rungs.DENSE,
+            score=_SCORES.get(name),
+            source=_MEASURED if name in _SCORES else Rung.source,
         )
         for name in _rungs.RUNGS
         if name in variants

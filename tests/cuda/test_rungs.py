@@ -286,6 +286,7 @@ def test_capabilities() -> None:
     assert any(line.startswith(DENSE_STREAM) for line in words)
     assert any("strided float16, bfloat16, float32 of 4 dimensions" in line for line in words)
     assert "not measured" in text
+    assert any(line.endswith("yes 1.02 (H200, 2026-11-27)") for line in words)
     with pytest.raises(ValueError, match="capabilities\\(\\): no op 'sub'"):
         cuda_reference.capabilities("sub")
     assert [*OTHERS, *NAMES] == list(_rungs.RUNGS)
