@@ -54,7 +54,7 @@ SHAPES = [(), (0,), (3, 0), (0, 3), (1, 1), (7, 13), (33, 129)]
 # More dimensions than merge. Smaller where the last is summed: then each result is a program.
 MANY = dict.fromkeys(TARGETS, (2, 3, 5, 2, 3, 2, 2)) | {"column": (2, 3, 1, 2, 3, 2, 7)}
 TALL = [(70001, 3), (3, 70001)]
-TWO_PASSES = (1, 3, 5000, 2)  # few results of many addends; two of its dimensions do not merge
+TWO_PASSES = (1, 3, 9000, 2)  # few results of many addends; two of its dimensions do not merge
 ROWS_FIRST = (49, 321, 4, 68)  # whole rows are added first, if nothing lies within them
 # Rows of whole vectors, which the Triton side cuts differently: few addends of few and of many
 # results; long rows and columns; dimensions that do not merge. LARGE is too much to interpret.
@@ -79,8 +79,12 @@ VECTORS = [
     ((1090, 1, 9, 3), "gaps"),
     ((90, 3, 5, 40), "gaps"),  # rows of two dimensions, the inner one shorter than a thread's step
     ((3201, 72), "column"),  # too many rows to cut them for the CUDA side's workspace
-    ((1, 2, 5000, 2), "gaps"),  # more parts than results, which have two dimensions
-    ((300, 132), "row"),  # two rows of float16 are merged
+    ((1, 2, 9000, 2), "gaps"),  # more parts than results, which have two dimensions
+    ((1600, 132), "row"),  # two rows of float16 are merged
+    ((400, 256), "column"),  # many rows of as many vectors as a warp has lanes, or twice as many
+    ((2, 6400, 1, 1, 16), "gaps"),  # many short rows, of which each result has two
+    ((6, 60000), "column"),  # on the CPU two parts of each row
+    ((515, 773), "row"),  # merged rows would be too long for the CUDA side's workspace
     ((1, 2, 2103, 33), "gaps"),  # two dense matrices, of which the second begins anywhere
 ]
 BIG = 1 << 18  # elements; only layouts matter here, since roundings are those of smaller cases
@@ -93,6 +97,7 @@ LARGE = [
     ((1100001, 3), "column"),  # short rows, read in several ways
     ((100001, 13), "column"),
     ((40001, 96), "column"),
+    ((70001, 64), "column"),  # so many rows that several are in flight
     ((4301, 517), "column"),  # rows with any alignment
     ((4301, 1201), "column"),
     ((4301, 2213), "column"),
@@ -249,6 +254,8 @@ class SumTo(Spec):
         yield case((addends, rows), values="integers", to="row")
         yield case((1, 19, 2, 14, addends // 2), values="integers", to="gaps")
         yield case((19, 15, addends), "expanded", "integers", to="column")
+        # Many short rows of whole vectors, whose results do not lie as they do.
+        yield case((2, 3200, 16), values="integers", to="column", out="channels_last")
         yield case((2, 2103, 33), "expanded", "integers", to="row")
         if narrow:  # other steps
             yield case((265, 1937), values="integers", to="column")
