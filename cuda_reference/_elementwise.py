@@ -1,8 +1,8 @@
 """Common parts of the elementwise ops: argument checks, the default launch, and the functions of
 ops that consist only of a .cu.
 
-The default kernel of an op takes every dtype and layout. A variant takes contiguous tensors of one
-dtype.
+The default kernel of an op takes every dtype and layout. A variant takes tensors of one dtype, and
+those of rungs.cuh only what is dense.
 """
 
 from __future__ import annotations

@@ -140,10 +140,9 @@ class SumTo(Spec):
         """A rung adds rows or columns, the best one in two passes."""
         if variant not in self.rungs():
             return super().cuda_kernels(dtype, variant)
-        kernels = {
-            "by rows": sums.rows_kernel(dtype, variant),
-            "by columns": sums.columns_kernel("Addends<{}>", dtype, variant),
-        }
+        kernels = sums.row_kernels(dtype, variant)
+        for where, one in (("by columns", "true"), ("by columns in two dimensions", "false")):
+            kernels[where] = sums.columns_kernel(f"Addends<{{}}, {one}>", dtype, variant)
         return kernels | (sums.SECOND if variant == "two_pass" else {})
 
     # ---- what is right ----

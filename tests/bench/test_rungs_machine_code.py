@@ -118,14 +118,15 @@ def test_the_librarys_epilogue_moves_whole_packs(element: str) -> None:
 
 
 # Kernels of sums → how many wide loads a thread has in flight, of all its tensors.
-SUMS = {"rows": 4, "columns_kernel<Addends": 4, "columns_kernel<Products": 4}
+SUMS = dict.fromkeys(("rows", "short_rows", "columns_kernel<Addends", "columns_kernel<Products"), 4)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("op", ["sum_to", "act_backward"])
 def test_sums_move_packs_and_leave_room_for_four_blocks(op: str, arch: str) -> None:
     """Registers for 1024 threads, and nothing in local memory. Besides wide loads there are those
-    of the ends, of single elements. nvcc may repeat a loop's body, with its eight loads."""
+    of the ends, of single elements. nvcc may repeat a loop's body, with its eight loads, or all of
+    short_rows_kernel."""
     spec, seen = SPECS[op], 0
     for name, dtypes in spec.rungs().items():
         for dtype in dtypes:
@@ -133,23 +134,28 @@ def test_sums_move_packs_and_leave_room_for_four_blocks(op: str, arch: str) -> N
                 found = figures(spec.stem, arch)[kernel]
                 assert (found.spills, found.stack) == (0, 0), kernel
                 assert found.registers <= 64, kernel
-                single = kernel.endswith(" 1>")
+                single = re.search(r" 1(, false)?>$", kernel) is not None
+                whole = kernel.startswith("short") or kernel.endswith("true>")  # without ends
                 one = "32" if re.search(r"\bfloat\b", kernel) else "16"
-                assert set(found.loads) == ({one} if single else {one, "128"}), kernel
+                wide = {"128"} if whole else {one, "128"}
+                assert set(found.loads) == ({one} if single else wide), kernel
                 if single:
                     assert found.loads[one] % 8 == 0, kernel
                 else:
                     (expected,) = (n for start, n in SUMS.items() if kernel.startswith(start))
-                    few = "<Products<None," in kernel  # which needs no saved
-                    assert found.loads["128"] == (expected // 2 if few else expected), kernel
+                    if "<Products<None," in kernel:  # which needs no saved
+                        expected //= 2
+                    times = (1, 2) if kernel.startswith("short") else (1,)
+                    assert found.loads["128"] in [expected * each for each in times], kernel
                 seen += 1
-    assert seen == {"sum_to": 3 * (2 + 2 + 4), "act_backward": 3 * (1 + 8 + 10)}[op]
+    assert seen == {"sum_to": 3 * (3 + 5 + 8), "act_backward": 3 * (1 + 8 + 11)}[op]
 
 
+@pytest.mark.parametrize("even", ["false", "true"])
 @pytest.mark.parametrize("element", ["float", "__half", "__nv_bfloat16"])
-def test_rows_are_asked_for_before_the_first_sum(element: str) -> None:
+def test_rows_are_asked_for_before_the_first_sum(element: str, even: str) -> None:
     """All four packs, beside which no other load and no shuffle is. Lanes meet by shuffles."""
-    kernel = f"rows_kernel<{element}, {4 if element == 'float' else 8}>"
+    kernel = f"rows_kernel<{element}, {4 if element == 'float' else 8}, {even}>"
     opcodes = instructions("sum_to", "sm_90")[kernel]
     memory = [o for o in opcodes if o.startswith(("LDG", "SHFL", "STG"))]
     wide = [at for at, opcode in enumerate(memory) if ".128" in opcode]
