@@ -117,8 +117,7 @@ def test_the_librarys_epilogue_moves_whole_packs(element: str) -> None:
     assert (found.spills, found.stack) == (0, 0)
 
 
-# Kernels of sums → how many wide loads a thread has in flight, of all its tensors.
-SUMS = dict.fromkeys(("rows", "short_rows", "columns_kernel<Addends", "columns_kernel<Products"), 4)
+SUMS = 4  # wide loads that a thread of a kernel of sums has in flight, of all its tensors
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
@@ -142,9 +141,7 @@ def test_sums_move_packs_and_leave_room_for_four_blocks(op: str, arch: str) -> N
                 if single:
                     assert found.loads[one] % 8 == 0, kernel
                 else:
-                    (expected,) = (n for start, n in SUMS.items() if kernel.startswith(start))
-                    if "<Products<None," in kernel:  # which needs no saved
-                        expected //= 2
+                    expected = SUMS // 2 if "<Products<None," in kernel else SUMS  # without saved
                     times = (1, 2) if kernel.startswith("short") else (1,)
                     assert found.loads["128"] in [expected * each for each in times], kernel
                 seen += 1

@@ -227,8 +227,8 @@ def test_rungs_take_what_is_dense_in_one_order(op: str, rung: str) -> None:
             assert x.stride() == y.stride() == each[0].stride()
             assert torch.equal(x, y)
         if tensors > 1:
-            each[1] = each[1].contiguous()
-            refused(lambda: function(*each, *others, variant=rung), "dense in one order")  # noqa: B023
+            mixed = [each[0], each[1].contiguous(), *each[2:]]
+            refused(lambda ts=mixed: function(*ts, *others, variant=rung), "dense in one order")
 
 
 @needs_host
