@@ -33,9 +33,9 @@ PACKED = "pack128"
 BEST = (PACKED, STREAM, TILE, STRIDED, "scalar")
 ALIGNMENT = 16  # bytes of a pack; stream's tensors have equal addresses modulo this
 # "auto" does not turn tiles along dimensions of fewer elements, or where rows of the result have no
-# more bytes: there a block of strided has so many rows that it uses all it loads of operands that
-# go across them (H200: tile is faster from rows of 320 bytes on, strided up to 192).
-NARROW, SHORT = 16, 256
+# more bytes: there a block of strided has so many rows that it uses all that it loads of operands
+# along another dimension.
+NARROW, SHORT = 8, 256
 
 # Blocks per multiprocessor of a grid-stride loop; two blocks on the CPU, so that blocks loop there.
 _BLOCKS_EACH, _BLOCKS_ON_CPU = 8, 2
@@ -228,7 +228,8 @@ def launch(
     dtype = _launch.DTYPE_CODE[out.dtype]
     if rung in NOT_DENSE:
         symbol, arguments = f"{op}_strided", _described(rung, tensors)
-        call = CCall(NOT_DENSE.index(rung), dtype)  # the tensors have the sizes
+        # The tensors have the sizes.
+        call = CCall(NOT_DENSE.index(rung), dtype, _blocks(out.device))
         call.marks = ()
     else:
         symbol = f"{op}_{'rung' if rung in DENSE else rung}"
@@ -256,7 +257,7 @@ def _described(rung: str, tensors: Sequence[Tensor]) -> list[Any]:
 
 @functools.cache
 def _blocks(device: torch.device) -> int:
-    """The largest number of blocks for a grid-stride loop."""
+    """The largest number of blocks for a grid-stride loop: those that a GPU holds at a time."""
     if device.type != "cuda":
         return _BLOCKS_ON_CPU
     return _BLOCKS_EACH * torch.cuda.get_device_properties(device).multi_processor_count

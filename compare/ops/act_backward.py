@@ -18,7 +18,7 @@ from compare import cases
 from compare.case_options import COUNT, FLOAT_DTYPE, LYING, TRUTH, choice
 from compare.cases import CPU, FLOATS, Arguments, Case, Level
 from compare.specs import sums
-from compare.specs.activations import ACTIVATIONS
+from compare.specs.activations import ACTIVATIONS, has_short_formulas
 from compare.specs.drawn import elements, equal, matrix, odd_matrix
 from compare.specs.product_bounds import U_DOUBLE, U_FMA, growth
 from compare.specs.product_inputs import cut_for
@@ -169,7 +169,7 @@ class ActBackward(Spec):
         # What a gradient makes that is no finite number is none, or exactly 0.
         size, magnitude = reference[:-1].abs(), grad.double().abs().nan_to_num(0.0, 0.0)
         error = magnitude * unit * derivative.error(saved.double())
-        if name.startswith("triton"):
+        if has_short_formulas(name):
             error += magnitude * half
         flushed = magnitude * tiny * 4 + tiny  # where a derivative is subnormal
         error += unit * size + unit * error + flushed  # size + error might overflow
@@ -225,11 +225,13 @@ class ActBackward(Spec):
         """A rung with packs has one kernel per activation, and the best one a second pass."""
         if variant not in self.rungs():
             return {"": super().cuda_kernel(dtype, variant)}
-        records = {"": "Activation"}
+        records = {"": "ActivationFor<{0}>"}
         if variant != "lanes":
             records = {act: _activations.ACTIVATIONS[act].record for act in ACTIVATIONS}
+            if cases.DTYPES[dtype].itemsize == 2:
+                records = {act: f"Short<{record}>" for act, record in records.items()}
         kernels = {
-            act: sums.columns_kernel(f"Products<{record}, {{}}>", dtype, variant)
+            act: sums.columns_kernel(f"Products<{record}, {{0}}>", dtype, variant)
             for act, record in records.items()
         }
         return kernels | (sums.SECOND if variant == "two_pass" else {})
@@ -275,6 +277,8 @@ class ActBackward(Spec):
             if shape != (33, 129):  # done above
                 yield case(shape)
             yield case(shape, values="integers", act="relu")
+        # One element remains after the last merged row.
+        yield case((2**14 + 1, 1), values="integers", act="relu")
         for layout in (*cases.LAYOUTS[1:], "functional"):
             yield case((33, 129), layout)
             yield case((33, 129), layout, "integers", act="none")

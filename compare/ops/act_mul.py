@@ -18,11 +18,10 @@ from torch import Tensor
 from compare import cases
 from compare.case_options import FLOAT_DTYPE, LYING, choice
 from compare.cases import CPU, META, Arguments, Case, Level
-from compare.specs.activations import ACTIVATIONS
+from compare.specs.activations import ACTIVATIONS, has_short_formulas
 from compare.specs.elementwise import Elementwise, compute_dtype, promoted, result_type
 from compare.specs.product_bounds import U_DOUBLE, U_FMA
 from compare.specs.products import activated
-from cuda_reference import _activations
 
 EXACT = ("none", "relu")  # only the product is rounded
 CLEAR = 1e-3  # values this far from 0 are nonzero in every formula
@@ -100,14 +99,14 @@ class ActMul(Elementwise):
         )
 
     def off(self, name: str, x: Tensor, act: str, dtype: torch.dtype) -> Tensor:
-        """The largest error of act(x): that of the formula, plus on the Triton side that of the
-        shorter formula for 16 bits. Far from 0 all activations are straight lines."""
+        """The largest error of act(x): that of the formula, plus that of the short one for 16 bits.
+        Far from 0 all activations are straight lines."""
         activation = ACTIVATIONS[act]
         value = activation.function(x).abs()
         unit = U_DOUBLE if dtype == torch.float64 else U_FMA
         error = activation.error(x) * unit
         error = torch.where(x.abs() > STRAIGHT, error.minimum(6 * unit * value), error)
-        if activation.half and dtype.itemsize == 2 and name.startswith("triton"):
+        if activation.half and dtype.itemsize == 2 and has_short_formulas(name):
             relative, absolute = activation.half
             error = error + relative * value + absolute
         return error
@@ -129,22 +128,10 @@ class ActMul(Elementwise):
     # ---- rungs of the CUDA side ----
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
-        """The kernel of the default activation."""
-        act = self.default_options["act"] if variant == "stream" else ""
-        return self._of_act(super().cuda_kernel(dtype, variant), act)
-
-    def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
-        """The best rung has one kernel per activation, the others have one for all."""
-        if variant == "stream":
-            name = super().cuda_kernel(dtype, variant)
-            return {act: self._of_act(name, act) for act in ACTIVATIONS}
-        return super().cuda_kernels(dtype, variant)
-
-    def _of_act(self, name: str, act: str) -> str:
-        """A rung's kernel for an activation, or for one that is known at run time ("")."""
-        record = _activations.ACTIVATIONS[act].record if act else "Activation"
+        """A rung has one kernel for all activations."""
         formula = self.name.title().replace("_", "")
-        return name.replace(f"<{formula},", f"<{formula}<{record}>,")
+        name = super().cuda_kernel(dtype, variant)
+        return name.replace(f"<{formula},", f"<{formula}<Activation>,")
 
     # ---- cases ----
 
@@ -363,7 +350,7 @@ class _Units:
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         self._out, compute = torch.finfo(dtype), torch.finfo(compute_dtype(dtype))
         self.unit = U_DOUBLE if dtype == torch.float64 else U_FMA
-        self.half = dtype.itemsize == 2 and name.startswith("triton")
+        self.half = dtype.itemsize == 2 and has_short_formulas(name)
         self._tiny = compute.tiny * compute.eps
 
     def product(

@@ -86,6 +86,11 @@ VECTORS = [
     ((6, 60000), "column"),  # on the CPU two parts of each row
     ((515, 773), "row"),  # merged rows would be too long for the CUDA side's workspace
     ((1, 2, 2103, 33), "gaps"),  # two dense matrices, of which the second begins anywhere
+    # Many short rows: of no whole vectors, of three, and the longest that fit shared memory well.
+    ((3089, 5), "column"),
+    ((3100, 12), "column"),
+    ((3080, 97), "column"),
+    ((2, 3200, 1, 1, 5), "gaps"),  # of which each result has two
 ]
 BIG = 1 << 18  # elements; only layouts matter here, since roundings are those of smaller cases
 LARGE = [
@@ -98,6 +103,7 @@ LARGE = [
     ((100001, 13), "column"),
     ((40001, 96), "column"),
     ((70001, 64), "column"),  # so many rows that several are in flight
+    ((140001, 29), "column"),  # so many that each thread has one
     ((4301, 517), "column"),  # rows with any alignment
     ((4301, 1201), "column"),
     ((4301, 2213), "column"),
@@ -255,6 +261,10 @@ class SumTo(Spec):
         yield case((19, 15, addends), "expanded", "integers", to="column")
         # Many short rows of whole vectors, whose results do not lie as they do.
         yield case((2, 3200, 16), values="integers", to="column", out="channels_last")
+        yield case((2, 3200, 5), values="integers", to="column", out="channels_last")
+        yield case((3089, 5), values="integers", to="column", out="strided")
+        for layout in ("padded", "misaligned"):
+            yield case((3089, 5), layout, "integers", to="column")
         yield case((2, 2103, 33), "expanded", "integers", to="row")
         if narrow:  # other steps
             yield case((265, 1937), values="integers", to="column")

@@ -12,12 +12,18 @@ from torch import Tensor
 _aten = torch.ops.aten
 
 
+def has_short_formulas(implementation: str) -> bool:
+    """Whether an implementation of an elementwise op or of act_backward has them for results of
+    16 bits: Triton's kernels and the rungs of the CUDA side, not its plain kernels."""
+    return implementation.startswith("triton") or "/" in implementation
+
+
 class Derivative(NamedTuple):
     """A derivative for the oracle, as a function of the saved tensor.
 
     ``error``: the error of the kernels' formulas, in roundings of the compute type. ``eager``:
-    torch's own backward pass, (grad, saved, out). ``half``: the error of Triton's formula for
-    16-bit results, if it has another one for them. ``of_pre``: the saved tensor is the
+    torch's own backward pass, (grad, saved, out). ``half``: the error of the short formula for
+    16-bit results, if there is one. ``of_pre``: the saved tensor is the
     pre-activation, else the result. ``masks``: a slope of 0 drops the gradient, even an infinite
     one or NaN.
     """
@@ -39,8 +45,8 @@ class Activation(NamedTuple):
 
     ``lipschitz``: the largest |slope|. ``error``: the evaluation error of the kernels' formula, in
     roundings of the epilogue, as a function of the pre-activation. ``half``: the relative and the
-    absolute error of Triton's formula for 16-bit results, if it has another one for them.
-    ``curvature``: the largest |second derivative|; None for straight lines.
+    absolute error of the short formula for 16-bit results, if there is one. ``curvature``: the
+    largest |second derivative|; None for straight lines.
     """
 
     function: Callable[[Tensor], Tensor]

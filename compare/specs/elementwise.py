@@ -235,7 +235,7 @@ class Elementwise(Spec):
         if variant == "strided":
             return f"strided_kernel<{formula}, {element}, int>"
         if variant == "tile":
-            return f"tile_kernel<{formula}, {element}, true>"
+            return f"tile_kernel<{formula}, {element}>"
         if variant == "stream":
             return f"stream_kernel<{formula}, {element}>"
         bytes_moved = {"scalar": size, "pack64": 8, "pack128": 16}[variant]
@@ -243,12 +243,11 @@ class Elementwise(Spec):
         return f"pack_kernel<{formula}, {element}, {access}, {bytes_moved // size}>"
 
     def cuda_kernels(self, dtype: str, variant: str | None) -> dict[str, str]:
-        """One kernel; with offsets of 32 bits also that with 64, for lines at multiples of 16 bytes
-        also that for others."""
+        """One kernel; of strided also that with offsets of 64 bits, and that for what repeats."""
         kernels = super().cuda_kernels(dtype, variant)
-        if variant == "tile":
-            kernels["anywhere"] = kernels[""].replace(", true>", ", false>")
         if variant == "strided":
+            repeats = kernels[""].replace("strided_kernel<", "rows_of_packs_kernel<")
+            kernels["what repeats"] = repeats.replace(", int>", ">")
             kernels["far"] = kernels[""].replace(", int>", ", long long>")
         return kernels
 
@@ -331,6 +330,11 @@ class Elementwise(Spec):
             yield case((3, 32, 5), y="padded-column")
             yield case((2, 70, 3, 5), y="channel")
             yield case((2, 3, 16, 257), y="channel")
+            # All inputs repeat, in more blocks than the CPU is said to hold: of two dimensions, of
+            # three, and where elements do not lie side by side.
+            yield case((131, 136), y="outer")
+            yield case((3, 47, 136), "expanded", y="column")
+            yield case((131, 136), "expanded", y="strided-row")
             if dtype == "float64":
                 yield case((), y="batch", y_dtype="float16")
             elif dtype in FLOATS:

@@ -60,6 +60,7 @@ def row_kernels(dtype: str, variant: str | None) -> dict[str, str]:
     if size > 1:
         kernels["by even rows"] = f"rows_kernel<{element}, {size}, true>"
         kernels["by short rows"] = f"short_rows_kernel<{element}, {size}>"
+        kernels["by rows that are staged"] = f"staged_rows_kernel<{element}>"
     return kernels
 
 

@@ -3,8 +3,8 @@
 // the gradient, dx is 0 even for an infinite grad or NaN.
 //
 // One thread per column, from the first row to the last. act_backward also has the rungs of sums.cuh, of which those
-// with packs have the activation as a template parameter.
-#include "activations.cuh"
+// with packs have the activation as a template parameter. All have the short forms for elements of 16 bits.
+#include "short_forms.cuh"
 #include "sums.cuh"
 
 template <class C>
@@ -54,22 +54,22 @@ struct Products {
     return p.inner * stride[1] + (SIZE == 1 ? p.column * stride[0] : p.column);
   }
   __device__ void go_to(unsigned) {}  // there is one matrix
-  template <int SIZE, class Count>
-  __device__ void load(Loaded<SIZE>& to, Place p, Count count) const {
-    read<T, SIZE>(to.grad, grad + offset<SIZE>(grad_stride, p), count);
-    read<T, SIZE>(to.saved, saved + offset<SIZE>(saved_stride, p), count);
+  template <int SIZE>
+  __device__ void load(Loaded<SIZE>& to, Place p) const {
+    read<T, SIZE>(to.grad, grad + offset<SIZE>(grad_stride, p));
+    read<T, SIZE>(to.saved, saved + offset<SIZE>(saved_stride, p));
   }
-  template <int SIZE, class Count>
-  __device__ void add(const Loaded<SIZE>& loaded, Place p, Count count, float* total) const {
+  template <int SIZE>
+  __device__ void add(const Loaded<SIZE>& loaded, Place p, float* total) const {
     Wide<T, SIZE> result;
 #pragma unroll
     for (int e = 0; e < SIZE; ++e) {
       const float s = widened(loaded.saved.element[e]);
       const float product = act.drops(s) ? 0.0f : widened(loaded.grad.element[e]) * act.derivative(s);
       round_to(result.element[e], product);
-      if (count.has(e)) total[e] += product;
+      total[e] += product;
     }
-    write<T, SIZE>(dx + offset<SIZE>(dx_stride, p), result, count);
+    write<T, SIZE>(dx + offset<SIZE>(dx_stride, p), result);
   }
 };
 
@@ -104,10 +104,10 @@ void launch_products(const Tensor& grad, const Tensor& saved, const Tensor& dx, 
   }
   const long long merged = packs && dense ? merge<SIZE>(at, means) : 1;
   if (packs && (merged > 1 || pitches % SIZE == 0)) {
-    WITH_ACTIVATION(act, return launch_columns<SIZE>(products<A, T>(grad, saved, dx, merged, A{}), at, kept, merged,
-                                                     out, means))
+    WITH_ACTIVATION(act, const auto source = products<FormFor<T, A>, T>(grad, saved, dx, merged, {});
+                    return launch_columns<SIZE>(source, at, kept, merged, out, means))
   }
-  launch_columns<1>(products<Activation, T>(grad, saved, dx, 1, Activation{act}), at, kept, 1, out, means);
+  launch_columns<1>(products<ActivationFor<T>, T>(grad, saved, dx, 1, {act}), at, kept, 1, out, means);
 }
 
 extern "C" int act_backward_rung(const Tensor* grad, const Tensor* saved, const Tensor* dx, const Tensor* sums,

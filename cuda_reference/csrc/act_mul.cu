@@ -1,20 +1,18 @@
 // act_mul: out = act(gate)·up, in the compute type, rounded once. Any layout, one thread per element.
 // act_mul_backward: dgate = grad·(up·act'(gate)), dup = grad·act(gate), each rounded once. Where relu's slope is 0, dgate
 // is 0 even for infinities and NaN.
-// Both also have the rungs of rungs.cuh and strided.cuh. In stream the activation is a template parameter.
-#include "activations.cuh"
+// Both also have the rungs of rungs.cuh and strided.cuh, in the short forms of activations for elements of 16 bits.
+#include "short_forms.cuh"
 #include "strided.cuh"
 
 // One switch per pack instead of one per element.
 template <class T, class V, int SIZE, template <class> class Formula>
 __device__ void compute_pack(const Formula<Activation>& formula, const Pack<T, V, SIZE>* in, Pack<T, V, SIZE>* out) {
-  WITH_ACTIVATION(formula.act.number, return compute_pack(Formula<A>{}, in, out))
+  WITH_ACTIVATION(formula.act.number, using Form = Formula<FormFor<T, A>>; return compute_pack(Form{}, in, out))
 }
-
-template <template <class> class Formula>
-int launch_rung_of_act(const Call& call, Activation act, Operands<Formula<Activation>> at, cudaStream_t stream) {
-  if (call.rung != STREAM) return launch_packs_of(call, Formula<Activation>{act}, at, stream);
-  WITH_ACTIVATION(act.number, return launch_stream_of(call, Formula<A>{}, at, stream))
+template <class T, template <class> class Formula>
+__device__ void compute_one(const Formula<Activation>& formula, const Operands<Formula<Activation>>& at, long long i) {
+  WITH_ACTIVATION(formula.act.number, using Form = Formula<FormFor<T, A>>; return compute_one<T>(Form{}, at, i))
 }
 
 template <class C>
@@ -46,7 +44,7 @@ struct ActMul {
 
 extern "C" int act_mul_rung(const Call* call, const void* gate, const void* up, void* out, int act,
                             cudaStream_t stream) {
-  return launch_rung_of_act<ActMul>(*call, {act}, {{gate, up}, {out}}, stream);
+  return launch_rung(*call, ActMul<Activation>{{act}}, {{gate, up}, {out}}, stream);
 }
 
 extern "C" int act_mul_strided(const Call* call, const Tensor* gate, const Tensor* up, const Tensor* out, int act,
@@ -92,7 +90,7 @@ struct ActMulBackward {
 
 extern "C" int act_mul_backward_rung(const Call* call, const void* grad, const void* gate, const void* up,
                                      void* dgate, void* dup, int act, cudaStream_t stream) {
-  return launch_rung_of_act<ActMulBackward>(*call, {act}, {{grad, gate, up}, {dgate, dup}}, stream);
+  return launch_rung(*call, ActMulBackward<Activation>{{act}}, {{grad, gate, up}, {dgate, dup}}, stream);
 }
 
 extern "C" int act_mul_backward_strided(const Call* call, const Tensor* grad, const Tensor* gate, const Tensor* up,

@@ -1,6 +1,6 @@
 // The faster kernels of elementwise ops: rungs between an op's plain kernel and the fastest, one idea each. They take
-// dense tensors of one shape and one floating dtype, and give the same bits as the plain kernel. docs/CUDA_LADDER.md
-// explains them.
+// dense tensors of one shape and one floating dtype. All give the same bits, which are the plain kernel's unless a formula
+// has a short form for elements of 16 bits (short_forms.cuh). docs/CUDA_LADDER.md explains them.
 //
 //   scalar    one element per thread; dtype and layout are template parameters: no switch, no division
 //   pack64    one access of 64 bits per tensor and thread
@@ -171,7 +171,8 @@ void launch_stream(Formula formula, Operands<Formula> at, long long n, int most,
 
 // ---- All rungs ---------------------------------------------------------------------------------------------
 
-// A call as described by Python: the rung, the tensors' dtype and length, and the most blocks of a looping grid.
+// A call as described by Python: the rung, the tensors' dtype and length, and the most blocks of a looping grid, which
+// are as many as the GPU holds.
 struct Call {
   int rung, dtype, most;
   long long n;

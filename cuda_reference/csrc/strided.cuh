@@ -1,5 +1,5 @@
 // The faster kernels of elementwise ops for tensors that are not all dense: rungs beside those of rungs.cuh, with the
-// same formulas, and the plain kernel's bits, for elements of 16 and 32 bits. docs/CUDA_LADDER.md explains them.
+// same formulas and bits, for elements of 16 and 32 bits. docs/CUDA_LADDER.md explains them.
 //
 //   strided   a pack of the result per thread, in one access of 128 bits. It finds its operands by multiplying instead
 //             of dividing, and loads packs where their elements lie side by side
@@ -11,7 +11,9 @@
 #pragma once
 #include "rungs.cuh"
 
-constexpr int DIMS = 4;  // as in _walks.py
+constexpr int DIMS = 4;       // as in _walks.py
+constexpr int ROWS_EACH = 2;  // rows of a thread of rows_of_packs_kernel
+constexpr int FILLS = 2;      // it is faster where its blocks fill the GPU so many times: from 16 MB on, on an H200
 enum Strided { STRIDED, TILE };  // in the order of NOT_DENSE in _rungs.py
 
 // Divides by a size: 32-bit numbers from 0 on by a product and a shift, since x / size is the integer part of
@@ -37,6 +39,28 @@ struct Divisor {
 
 __device__ inline bool on_16_bytes(const void* address) { return reinterpret_cast<size_t>(address) % 16 == 0; }
 
+// Which elements of a pack exist.
+struct Span {
+  int begin, end;
+  bool whole;
+
+  // Of the pack from ``place`` on of a line with n elements.
+  __device__ Span(int place, int n, int size)
+      : begin(place < 0 ? -place : 0), end(min(n - place, size)), whole(begin == 0 && end == size) {}
+  __device__ bool has(int e) const { return e >= begin && e < end; }
+};
+
+template <class P, class T>
+__device__ void load_pack(P& pack, const T* from, int step, Span span) {
+  if (span.whole && step == 1 && on_16_bytes(from)) {
+    pack.access[0] = *reinterpret_cast<const float4*>(from);
+  } else {
+#pragma unroll
+    for (int e = 0; e < static_cast<int>(16 / sizeof(T)); ++e)
+      if (span.has(e)) pack.element[e] = from[e * step];
+  }
+}
+
 // ---- strided -----------------------------------------------------------------------------------------------
 
 // What the kernel knows of its tensors; inputs come first. A row is what has only the last dimension. I: the type of
@@ -51,6 +75,7 @@ struct Walk {
   Divisor<I> size[DIMS - 1];  // theirs, the last one first
   I along[TENSORS], stride[TENSORS][DIMS - 1];
   bool dense[TENSORS];  // whether place i is at offset i
+  bool packs[TENSORS];  // whether rows consist of packs
 
   // The indices of a row.
   __device__ void find(I row, I* index) const {
@@ -110,17 +135,29 @@ __global__ void strided_kernel(Formula formula, Operands<Formula> at,
       I next[DIMS - 1];
       walk.find(row + 1, next);
       const I there = walk.offset(k, next) - here * step, before = start - begin * step;
+      if (step == 0) {
+        const T one = from[before], other = here < end ? from[there] : one;
 #pragma unroll
-      for (int e = 0; e < SIZE; ++e)
-        if (e >= begin && e < end) in[k].element[e] = from[(e < here ? before : there) + e * step];
-    } else {
+        for (int e = 0; e < SIZE; ++e) in[k].element[e] = e < here ? one : other;
+      } else {
+#pragma unroll
+        for (int e = 0; e < SIZE; ++e)
+          if (e >= begin && e < end) in[k].element[e] = from[(e < here ? before : there) + e * step];
+      }
+    } else {  // in several rows
+      I of_row = row, left = walk.columns - column, at_element = start;
 #pragma unroll
       for (int e = 0; e < SIZE; ++e) {
         if (e < begin || e >= end) continue;
-        const I of_row = walk.pitch.quotient(first + e);
-        I here[DIMS - 1];
-        walk.find(of_row, here);
-        in[k].element[e] = from[walk.offset(k, here) + (first + e - of_row * walk.pitch.size) * step];
+        if (left == 0) {
+          I here[DIMS - 1];
+          walk.find(++of_row, here);
+          at_element = walk.offset(k, here);
+          left = walk.columns;
+        }
+        in[k].element[e] = from[at_element];
+        at_element += step;
+        --left;
       }
     }
   }
@@ -137,6 +174,62 @@ __global__ void strided_kernel(Formula formula, Operands<Formula> at,
       for (int e = 0; e < SIZE; ++e)
         if (e >= begin && e < end) to[start + e * step] = out[k].element[e];
     }
+  }
+}
+
+// For large results whose inputs all repeat, such as the sum of a row and a column: memory waits for instructions there.
+// The result's rows are whole packs, all of them at multiples of 16 bytes. A thread has the packs of one column in several
+// rows, and finds the column once. ``places`` are rows here, and ``pitch`` has the packs of a row.
+template <class Formula, class T>
+__global__ void __launch_bounds__(THREADS)
+    rows_of_packs_kernel(Formula formula, Operands<Formula> at, Walk<Formula::INPUTS + Formula::OUTPUTS, int> walk) {
+  constexpr int SIZE = 16 / sizeof(T), IN = Formula::INPUTS, OUT = Formula::OUTPUTS;
+  using P = Pack<T, float4, SIZE>;
+  const int thread = static_cast<int>(global_thread()), part = walk.pitch.quotient(thread);
+  const int row = part * ROWS_EACH, column = (thread - part * walk.pitch.size) * SIZE;
+  if (row >= walk.places) return;
+  int index[DIMS - 1], offset[ROWS_EACH][IN + OUT];
+  walk.find(row, index);
+#pragma unroll
+  for (int k = 0; k < IN + OUT; ++k) offset[0][k] = walk.offset(k, index) + column * walk.along[k];
+#pragma unroll
+  for (int r = 1; r < ROWS_EACH; ++r) {
+    if (++index[0] < walk.size[0].size) {
+#pragma unroll
+      for (int k = 0; k < IN + OUT; ++k) offset[r][k] = offset[r - 1][k] + walk.stride[k][0];
+    } else {
+      walk.find(row + r, index);
+#pragma unroll
+      for (int k = 0; k < IN + OUT; ++k) offset[r][k] = walk.offset(k, index) + column * walk.along[k];
+    }
+  }
+  P in[ROWS_EACH][IN];
+#pragma unroll
+  for (int k = 0; k < IN; ++k) {
+    const T* from = static_cast<const T*>(at.in[k]);
+#pragma unroll
+    for (int r = 0; r < ROWS_EACH; ++r) {
+      if (row + r >= walk.places) continue;
+      if (walk.packs[k]) {
+        in[r][k].access[0] = *reinterpret_cast<const float4*>(from + offset[r][k]);
+      } else if (walk.along[k] == 0) {
+        const T same = from[offset[r][k]];
+#pragma unroll
+        for (int e = 0; e < SIZE; ++e) in[r][k].element[e] = same;
+      } else {
+#pragma unroll
+        for (int e = 0; e < SIZE; ++e) in[r][k].element[e] = from[offset[r][k] + e * walk.along[k]];
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS_EACH; ++r) {
+    if (row + r >= walk.places) break;
+    P out[OUT];
+    compute_pack(formula, in[r], out);
+#pragma unroll
+    for (int k = 0; k < OUT; ++k)
+      *reinterpret_cast<float4*>(static_cast<T*>(at.out[k]) + offset[r][IN + k]) = out[k].access[0];
   }
 }
 
@@ -163,13 +256,40 @@ long long places(const Tensor& out, bool together) {
   return together ? n : n / columns * ((columns + SIZE - 1) / SIZE * SIZE);
 }
 
+// Whether a tensor's rows begin at multiples of 16 bytes, and consist of whole packs.
+template <class T>
+bool has_rows_of_packs(const Tensor& t) {
+  const int last = t.ndim - 1;
+  long long elements = reinterpret_cast<size_t>(t.data) / sizeof(T) | t.size[last];
+  for (int d = 0; d < last; ++d) elements |= t.stride[d];
+  return elements % (16 / sizeof(T)) == 0 && t.stride[last] == 1;
+}
+
+inline bool repeats(const Tensor& t) {
+  for (int d = 0; d < t.ndim; ++d)
+    if (t.size[d] > 1 && t.stride[d] == 0) return true;
+  return false;
+}
+
+template <class T, class Formula>
+void launch_rows_of_packs(Formula formula, Operands<Formula> at, Walk<Formula::INPUTS + Formula::OUTPUTS, int> walk,
+                          cudaStream_t stream) {
+  walk.places /= walk.columns;
+  walk.pitch = Divisor<int>(walk.columns / (16 / sizeof(T)));
+  const unsigned blocks = blocks_for((walk.places + ROWS_EACH - 1) / ROWS_EACH * walk.pitch.size);
+  LAUNCH((rows_of_packs_kernel<Formula, T>), blocks, THREADS, 0, stream, formula, at, walk);
+}
+
 template <class T, class I, class Formula>
 void launch_strided_of(Formula formula, Operands<Formula> at, const Tensor* const* tensors, long long places,
-                       bool together, cudaStream_t stream) {
+                       bool together, int most, cudaStream_t stream) {
   constexpr int SIZE = 16 / sizeof(T), TENSORS = Formula::INPUTS + Formula::OUTPUTS;
   const Tensor& out = *tensors[TENSORS - 1];
   Walk<TENSORS, I> walk = {};
+  bool by_rows = places / (ROWS_EACH * SIZE * THREADS) >= static_cast<long long>(FILLS) * most;
   for (int k = 0; k < TENSORS; ++k) {
+    walk.packs[k] = has_rows_of_packs<T>(*tensors[k]);
+    by_rows = by_rows && (k < Formula::INPUTS ? repeats(*tensors[k]) : walk.packs[k]);
     walk.dense[k] = together && is_dense(*tensors[k]);
     walk.along[k] = static_cast<I>(tensors[k]->stride[out.ndim - 1]);
     for (int d = 0; d < out.ndim - 1; ++d) walk.stride[k][d] = static_cast<I>(tensors[k]->stride[out.ndim - 2 - d]);
@@ -178,6 +298,9 @@ void launch_strided_of(Formula formula, Operands<Formula> at, const Tensor* cons
   walk.columns = static_cast<I>(out.size[out.ndim - 1]);
   walk.rows = out.ndim - 1;
   for (int d = 0; d < walk.rows; ++d) walk.size[d] = Divisor<I>(out.size[out.ndim - 2 - d]);
+  if constexpr (sizeof(I) == 4) {
+    if (by_rows && walk.rows) return launch_rows_of_packs<T>(formula, at, walk, stream);
+  }
   walk.pitch = Divisor<I>(together ? walk.columns : (walk.columns + SIZE - 1) / SIZE * SIZE);
   if (together) walk.shift = -static_cast<int>(reinterpret_cast<size_t>(out.data) % 16 / sizeof(T));
   const unsigned blocks = blocks_for((places - walk.shift + SIZE - 1) / SIZE);
@@ -186,20 +309,26 @@ void launch_strided_of(Formula formula, Operands<Formula> at, const Tensor* cons
 
 constexpr long long NEAR = (1LL << 31) - 2 * 16 * THREADS;  // places and offsets below it have 32 bits, sums, too
 
-template <class T, class Formula>
-void launch_strided(Formula formula, Operands<Formula> at, const Tensor* const* tensors, cudaStream_t stream) {
-  const bool together = results_are_dense<Formula>(tensors);
-  const long long all = places<T>(*tensors[Formula::INPUTS + Formula::OUTPUTS - 1], together);
-  bool near = all < NEAR;
+// Whether all offsets have 32 bits.
+template <class Formula>
+bool offsets_are_near(const Tensor* const* tensors) {
   for (int k = 0; k < Formula::INPUTS + Formula::OUTPUTS; ++k) {
     long long last = 0;
     for (int d = 0; d < tensors[k]->ndim; ++d) last += (tensors[k]->size[d] - 1) * tensors[k]->stride[d];
-    near = near && last < NEAR;
+    if (last >= NEAR) return false;
   }
-  if (near) {
-    launch_strided_of<T, int>(formula, at, tensors, all, together, stream);
+  return true;
+}
+
+template <class T, class Formula>
+void launch_strided(Formula formula, Operands<Formula> at, const Tensor* const* tensors, int most,
+                    cudaStream_t stream) {
+  const bool together = results_are_dense<Formula>(tensors);
+  const long long all = places<T>(*tensors[Formula::INPUTS + Formula::OUTPUTS - 1], together);
+  if (all < NEAR && offsets_are_near<Formula>(tensors)) {
+    launch_strided_of<T, int>(formula, at, tensors, all, together, most, stream);
   } else {
-    launch_strided_of<T, long long>(formula, at, tensors, all, together, stream);
+    launch_strided_of<T, long long>(formula, at, tensors, all, together, most, stream);
   }
 }
 
@@ -207,50 +336,34 @@ void launch_strided(Formula formula, Operands<Formula> at, const Tensor* const* 
 
 template <class T>
 constexpr int AREA = 8192 / sizeof(T);  // elements of a tile
-constexpr int LEAST = 16;               // and of its shorter edge
+constexpr int LEAST = 8;                // and of its shorter edge
+// A thread's packs of a result, and the most it has of a turned operand, of which a block has a margin, too.
+constexpr int PACKS = 8192 / 16 / THREADS, MOST_PACKS = PACKS + 1;
 
 // What the kernel knows of its tensors. Dimension 0 is the columns, 1 the rows; a block has one index of the others.
 template <int TENSORS>
 struct Tiles {
-  long long size[2];
-  int edge[2];            // of a tile: powers of two
-  Divisor<int> packs[2];  // of an edge
+  int size[2], edge[2];             // edges of a tile are powers of two
+  int before;                       // columns of turned operands before the tile
+  Divisor<int> packs, turned_packs;  // of a row of a tile, and of a column of a turned operand
   Divisor<int> tiles[2], others;
-  long long stride[TENSORS][DIMS];
+  int stride[TENSORS][DIMS];
   bool turned[TENSORS];  // whether its elements lie side by side along the rows
 };
 
-// The most packs of a thread.
-template <class T, bool EVEN>
-constexpr int PACKS = (AREA<T> * sizeof(T) / 16 + !EVEN * AREA<T> / LEAST + THREADS - 1) / THREADS;
-
-// Goes through the lines of a tile by packs that begin at multiples of 16 bytes. A line has ``length`` elements, and
-// the next one begins ``stride`` elements further. Each thread calls ``use`` with a line, the place in it of a pack, and
-// the number of packs that it had before. Unless lines are EVEN, which begin at multiples themselves, they have one pack
-// more, and some places are before the tile or behind it.
-template <bool EVEN, class T, class Use>
-__device__ void by_packs(const T* first, long long stride, int lines, int length, Divisor<int> packs, Use use) {
-  constexpr int SIZE = 16 / sizeof(T);
-#pragma unroll
-  for (int i = 0; i < PACKS<T, EVEN>; ++i) {
-    const int pack = i * THREADS + threadIdx.x, line = packs.quotient(pack);
-    if (line >= lines) break;
-    int place = (pack - line * packs.size) * SIZE;
-    if (!EVEN) place -= static_cast<int>(reinterpret_cast<size_t>(first + line * stride) % 16 / sizeof(T));
-    if (place < length) use(line, place, i);
-  }
-}
-
-// Blocks that a multiprocessor shall hold: while one waits for its tile, others load and store. More registers each, and
-// so fewer blocks, took up to 1.6 times as long.
+// Blocks that a multiprocessor shall hold: while one waits for its tile, others load and store.
 template <class Formula>
-constexpr int BLOCKS = Formula::INPUTS + Formula::OUTPUTS > 4 ? 3 : 5;
+constexpr int BLOCKS = Formula::INPUTS + Formula::OUTPUTS > 4 ? 4 : 5;
 
-// A thread's packs of the operands that are not turned are loaded before the block waits for the turned ones. A tile in
-// shared memory is as its operand is: column after column. Four bytes are between them, so that neither whole packs of
-// a column nor elements of a row are in the same banks. EVEN: whether all lines of turned operands and of the last
-// result begin at multiples of 16 bytes.
-template <class Formula, class T, bool EVEN>
+// All packs begin at multiples of 16 bytes, wherever lines begin: the places of a row's packs are moved by what its first
+// element is away from such a multiple, and so are those of a turned operand's columns. A block's columns thus begin at
+// other places in each row, and it has as many columns of turned operands as all rows need together.
+//
+// A thread first loads its packs of all operands, those of turned ones along their own dimension. It stores these to
+// shared memory, where a tile is as its operand is: column after column. Four bytes are between them, so that neither
+// whole packs of a column nor elements of a row are in the same banks. After a barrier the thread reads the elements of
+// its packs of the result.
+template <class Formula, class T>
 __global__ void __launch_bounds__(THREADS, BLOCKS<Formula>)
     tile_kernel(Formula formula, Operands<Formula> at, Tiles<Formula::INPUTS + Formula::OUTPUTS> tiles) {
   constexpr int SIZE = 16 / sizeof(T), IN = Formula::INPUTS, OUT = Formula::OUTPUTS;
@@ -258,86 +371,97 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<Formula>)
   DYNAMIC_SHARED(T, shared);
   const int block = static_cast<int>(blockIdx.x), by_rows = tiles.tiles[0].quotient(block);
   const int others = tiles.tiles[1].quotient(by_rows), outer = tiles.others.quotient(others);
-  const int inner = others - outer * tiles.others.size, pitch = tiles.edge[1] + 4 / static_cast<int>(sizeof(T));
-  const long long column = static_cast<long long>(block - by_rows * tiles.tiles[0].size) * tiles.edge[0];
-  const long long row = static_cast<long long>(by_rows - others * tiles.tiles[1].size) * tiles.edge[1];
-  const int columns = static_cast<int>(min(tiles.size[0] - column, static_cast<long long>(tiles.edge[0])));
-  const int rows = static_cast<int>(min(tiles.size[1] - row, static_cast<long long>(tiles.edge[1])));
-  const T* first[IN + OUT];
+  const int inner = others - outer * tiles.others.size;
+  const int first_column = (block - by_rows * tiles.tiles[0].size) * tiles.edge[0];
+  const int first_row = (by_rows - others * tiles.tiles[1].size) * tiles.edge[1];
+  const int lines = tiles.before + tiles.edge[0];
+  const int pitch = tiles.turned_packs.size * SIZE + 4 / static_cast<int>(sizeof(T));
+  const T* tensor[IN + OUT];
 #pragma unroll
-  for (int k = 0; k < IN + OUT; ++k) {
-    const long long* stride = tiles.stride[k];
-    first[k] = static_cast<const T*>(k < IN ? at.in[k < IN ? k : 0] : at.out[k < IN ? 0 : k - IN]) +
-               (column * stride[0] + row * stride[1] + inner * stride[2] + outer * stride[3]);
+  for (int k = 0; k < IN + OUT; ++k)
+    tensor[k] = static_cast<const T*>(k < IN ? at.in[k < IN ? k : 0] : at.out[k < IN ? 0 : k - IN]) +
+                (inner * tiles.stride[k][2] + outer * tiles.stride[k][3]);
+  // Elements from a multiple of 16 bytes to the first one of a line that begins so many elements after the tensor.
+  const auto away = [&](int k, int offset) {
+    return static_cast<int>(reinterpret_cast<size_t>(tensor[k]) / sizeof(T) + offset) & (SIZE - 1);
+  };
+  P in[MOST_PACKS][IN];
+  int row[PACKS], column[PACKS];
+#pragma unroll
+  for (int i = 0; i < PACKS; ++i) {
+    const int pack = i * THREADS + threadIdx.x, down = tiles.packs.quotient(pack);
+    row[i] = first_row + down;
+    if (down >= tiles.edge[1] || row[i] >= tiles.size[1]) row[i] = -1;
+    column[i] = first_column + (pack - down * tiles.packs.size) * SIZE -
+                away(IN + OUT - 1, row[i] * tiles.stride[IN + OUT - 1][1]);
+    if (column[i] + SIZE <= 0 || column[i] >= tiles.size[0]) row[i] = -1;
   }
-  const T* const to = first[IN + OUT - 1];
-  const long long to_next = tiles.stride[IN + OUT - 1][1];
-  P in[PACKS<T, EVEN>][IN];
-  by_packs<EVEN>(to, to_next, rows, columns, tiles.packs[0], [&](int r, int c, int i) {
-    const bool inside = c >= 0 && c + SIZE <= columns;
 #pragma unroll
-    for (int k = 0; k < IN; ++k) {
-      if (tiles.turned[k]) continue;
-      const long long step = tiles.stride[k][0];
-      const T* from = first[k] + r * tiles.stride[k][1] + c * step;
-      if (inside && step == 1 && on_16_bytes(from)) {
-        in[i][k].access[0] = *reinterpret_cast<const float4*>(from);
-      } else {
+  for (int k = 0; k < IN; ++k) {
+    if (tiles.turned[k]) {
 #pragma unroll
-        for (int e = 0; e < SIZE; ++e)
-          if (c + e >= 0 && c + e < columns) in[i][k].element[e] = from[e * step];
+      for (int i = 0; i < MOST_PACKS; ++i) {
+        const int pack = i * THREADS + threadIdx.x, line = tiles.turned_packs.quotient(pack);
+        const int c = first_column - tiles.before + line;
+        if (line >= lines || c < 0 || c >= tiles.size[0]) continue;
+        const int here = c * tiles.stride[k][0];
+        const int r = first_row + (pack - line * tiles.turned_packs.size) * SIZE - away(k, here);
+        if (r + SIZE > 0 && r < tiles.size[1])
+          load_pack(in[i][k], tensor[k] + here + r, 1, Span(r, tiles.size[1], SIZE));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < PACKS; ++i) {
+        const int step = tiles.stride[k][0];
+        if (row[i] >= 0)
+          load_pack(in[i][k], tensor[k] + row[i] * tiles.stride[k][1] + column[i] * step, step,
+                    Span(column[i], tiles.size[0], SIZE));
       }
     }
-  });
-  T* turned = shared;
+  }
+  T* tile = shared;
 #pragma unroll
   for (int k = 0; k < IN; ++k) {
     if (!tiles.turned[k]) continue;
-    by_packs<EVEN>(first[k], tiles.stride[k][0], columns, rows, tiles.packs[1], [&](int c, int r, int) {
-      const T* here = first[k] + c * tiles.stride[k][0] + r;
-      T* there = turned + c * pitch + r;
-      if (EVEN && r + SIZE <= rows) {
-        const float4 words = *reinterpret_cast<const float4*>(here);
-        float* by_words = reinterpret_cast<float*>(there);
-        by_words[0] = words.x, by_words[1] = words.y, by_words[2] = words.z, by_words[3] = words.w;
-      } else {
-        P pack;
-        // Elements beside the tile may be read if the operand has them: no block writes to a turned operand.
-        const bool inside = row + r >= 0 && row + r + SIZE <= tiles.size[1];
-        if (inside) pack.access[0] = *reinterpret_cast<const float4*>(here);
 #pragma unroll
-        for (int e = 0; e < SIZE; ++e)
-          if (r + e >= 0 && r + e < rows) there[e] = inside ? pack.element[e] : here[e];
-      }
-    });
-    turned += tiles.edge[0] * pitch;
+    for (int i = 0; i < MOST_PACKS; ++i) {
+      const int pack = i * THREADS + threadIdx.x, line = tiles.turned_packs.quotient(pack);
+      if (line >= lines) break;
+      float* there = reinterpret_cast<float*>(tile + line * pitch + (pack - line * tiles.turned_packs.size) * SIZE);
+      const float4 words = in[i][k].access[0];
+      there[0] = words.x, there[1] = words.y, there[2] = words.z, there[3] = words.w;
+    }
+    tile += lines * pitch;
   }
   __syncthreads();
-  by_packs<EVEN>(to, to_next, rows, columns, tiles.packs[0], [&](int r, int c, int i) {
-    const T* across = shared + c * pitch + r;
+#pragma unroll
+  for (int i = 0; i < PACKS; ++i) {
+    if (row[i] < 0) continue;
+    const T* from = shared + (column[i] - first_column + tiles.before) * pitch + row[i] - first_row;
 #pragma unroll
     for (int k = 0; k < IN; ++k) {
       if (!tiles.turned[k]) continue;
 #pragma unroll
       for (int e = 0; e < SIZE; ++e)
-        if (c + e >= 0 && c + e < columns) in[i][k].element[e] = across[e * pitch];
-      across += tiles.edge[0] * pitch;
+        in[i][k].element[e] = from[e * pitch + away(k, (column[i] + e) * tiles.stride[k][0])];
+      from += lines * pitch;
     }
     P out[OUT];
     compute_pack(formula, in[i], out);
+    const Span span(column[i], tiles.size[0], SIZE);
 #pragma unroll
     for (int k = 0; k < OUT; ++k) {
-      const long long step = tiles.stride[IN + k][0];
-      T* there = const_cast<T*>(first[IN + k]) + r * tiles.stride[IN + k][1] + c * step;
-      if (c >= 0 && c + SIZE <= columns && step == 1 && on_16_bytes(there)) {
+      const int step = tiles.stride[IN + k][0];
+      T* there = const_cast<T*>(tensor[IN + k]) + row[i] * tiles.stride[IN + k][1] + column[i] * step;
+      if (span.whole && step == 1 && on_16_bytes(there)) {
         *reinterpret_cast<float4*>(there) = out[k].access[0];
       } else {
 #pragma unroll
         for (int e = 0; e < SIZE; ++e)
-          if (c + e >= 0 && c + e < columns) there[e * step] = out[k].element[e];
+          if (span.has(e)) there[e * step] = out[k].element[e];
       }
     }
-  });
+  }
 }
 
 // The edges of a tile: 64 × 64 elements of 16 bits, 32 × 64 of 32; but no more rows or columns than there are, up to a
@@ -358,45 +482,44 @@ constexpr int SHARED_BYTES = 48 * 1024;  // of a block, without asking for more
 
 template <class T, class Formula>
 void launch_tile(Formula formula, Operands<Formula> at, const Tensor* const* tensors, cudaStream_t stream) {
-  constexpr int TENSORS = Formula::INPUTS + Formula::OUTPUTS;
+  constexpr int TENSORS = Formula::INPUTS + Formula::OUTPUTS, SIZE = 16 / sizeof(T);
   const Tensor& out = *tensors[TENSORS - 1];
   Tiles<TENSORS> tiles = {};
   long long size[DIMS] = {1, 1, 1, 1};
   for (int d = 0; d < out.ndim; ++d) size[d] = out.size[out.ndim - 1 - d];
   int turned = 0;
-  bool even = true;
+  bool apart[2] = {};  // whether columns of turned operands, and rows of the last result, begin anywhere
   for (int k = 0; k < TENSORS; ++k) {
     const Tensor& t = *tensors[k];
-    for (int d = 0; d < out.ndim; ++d) tiles.stride[k][d] = size[d] > 1 ? t.stride[out.ndim - 1 - d] : 0;
+    size_t begin = reinterpret_cast<size_t>(t.data) / sizeof(T);
+    for (int d = 0; d < out.ndim; ++d)
+      tiles.stride[k][d] = size[d] > 1 ? static_cast<int>(t.stride[out.ndim - 1 - d]) : 0;
     tiles.turned[k] = k < Formula::INPUTS && tiles.stride[k][1] == 1 && tiles.stride[k][0] != 0;
     turned += tiles.turned[k];
     if (!tiles.turned[k] && k < TENSORS - 1) continue;
-    size_t bytes = reinterpret_cast<size_t>(t.data);
     for (int d = 0; d < DIMS; ++d)
-      if (d != tiles.turned[k]) bytes |= tiles.stride[k][d] * sizeof(T);
-    even = even && bytes % 16 == 0;
+      if (d != tiles.turned[k]) begin |= tiles.stride[k][d];
+    if (begin % SIZE) apart[!tiles.turned[k]] = true;
   }
-  int area = AREA<T>;
+  tiles.before = apart[1] ? SIZE : 0;
+  int area = AREA<T>, packs = 0;
   const auto bytes = [&] {
     choose_edges<T>(size, area, tiles.edge);
-    return turned * tiles.edge[0] * (tiles.edge[1] * static_cast<int>(sizeof(T)) + 4);
+    packs = tiles.edge[1] / SIZE + apart[0];
+    return turned * (tiles.before + tiles.edge[0]) * (packs * 16 + 4);
   };
-  while (bytes() > SHARED_BYTES) area /= 2;
+  while (bytes() > SHARED_BYTES || (tiles.before + tiles.edge[0]) * packs > MOST_PACKS * THREADS) area /= 2;
   long long blocks = size[2] * size[3];
   for (int d = 0; d < 2; ++d) {
-    const long long count = (size[d] + tiles.edge[d] - 1) / tiles.edge[d];
-    tiles.size[d] = size[d];
-    tiles.packs[d] = Divisor<int>(tiles.edge[d] * sizeof(T) / 16 + !even);
+    const long long count = (size[d] + (d ? 0 : apart[1] * (SIZE - 1)) + tiles.edge[d] - 1) / tiles.edge[d];
+    tiles.size[d] = static_cast<int>(size[d]);
     tiles.tiles[d] = Divisor<int>(count);
     blocks *= count;
   }
+  tiles.packs = Divisor<int>(tiles.edge[0] / SIZE);
+  tiles.turned_packs = Divisor<int>(packs);
   tiles.others = Divisor<int>(size[2]);
-  const unsigned grid = static_cast<unsigned>(blocks);
-  if (even) {
-    LAUNCH((tile_kernel<Formula, T, true>), grid, THREADS, bytes(), stream, formula, at, tiles);
-  } else {
-    LAUNCH((tile_kernel<Formula, T, false>), grid, THREADS, bytes(), stream, formula, at, tiles);
-  }
+  LAUNCH((tile_kernel<Formula, T>), static_cast<unsigned>(blocks), THREADS, bytes(), stream, formula, at, tiles);
 }
 
 // ---- Both --------------------------------------------------------------------------------------------------
@@ -408,9 +531,9 @@ int launch_strided_rung(const Call& call, Formula formula,
   Operands<Formula> at;
   for (int k = 0; k < Formula::INPUTS; ++k) at.in[k] = tensors[k]->data;
   for (int k = 0; k < Formula::OUTPUTS; ++k) at.out[k] = tensors[Formula::INPUTS + k]->data;
-  if (call.rung == TILE) {
+  if (call.rung == TILE && offsets_are_near<Formula>(tensors)) {
     WITH_ELEMENT(call.dtype, 4, launch_tile<T>(formula, at, tensors, stream));
   } else {
-    WITH_ELEMENT(call.dtype, 4, launch_strided<T>(formula, at, tensors, stream));
+    WITH_ELEMENT(call.dtype, 4, launch_strided<T>(formula, at, tensors, call.most, stream));
   }
 }

@@ -1,7 +1,8 @@
 // The kernels of sums: how threads share columns and rows, and what their calls consist of. sums.cuh chooses the sizes.
 //
-// columns_kernel is for memory whose nearest dimension is kept: a lane has neighbouring results. rows_kernel and
-// short_rows_kernel are for memory whose nearest dimension is added up: the lanes of a team share the addends of a row.
+// columns_kernel is for memory whose nearest dimension is kept: a lane has neighbouring results. The others are for memory
+// whose nearest dimension is added up: in rows_kernel and short_rows_kernel the lanes of a team share the addends of a
+// row, in staged_rows_kernel a thread has a row.
 #pragma once
 #include "rungs.cuh"
 
@@ -13,6 +14,7 @@ constexpr int RESIDENT = 4;
 constexpr int SINGLE_LOADS = 8, PACK_LOADS = 4;
 constexpr int LEAST_LANES = 4;  // rows_kernel: lanes beside each other on a row of packs, 64 bytes
 constexpr int SHORT_ROWS = 4;   // short_rows_kernel: rows that a team has in flight
+constexpr int STAGED = 16384;   // staged_rows_kernel: bytes of a block's rows
 
 // ---- The parts of a call -----------------------------------------------------------------------------------
 
@@ -62,36 +64,13 @@ struct Access<T, 1> {
 template <class T, int SIZE>
 using Wide = Pack<T, typename Access<T, SIZE>::V, SIZE>;
 
-// How many elements of a pack exist: a constant where all do.
-struct Whole {
-  static constexpr int SHALLOWER = 1;
-  __device__ bool has(int) const { return true; }
-};
-struct Some {
-  static constexpr int SHALLOWER = 2;  // fewer loads in flight, as each element is one
-  int count;
-  __device__ bool has(int e) const { return e < count; }
-};
-
 template <class T, int SIZE>
-__device__ void read(Wide<T, SIZE>& to, const T* from, Whole) {
+__device__ void read(Wide<T, SIZE>& to, const T* from) {
   to.access[0] = *reinterpret_cast<const typename Access<T, SIZE>::V*>(from);
 }
 template <class T, int SIZE>
-__device__ void read(Wide<T, SIZE>& to, const T* from, Some some) {
-#pragma unroll
-  for (int e = 0; e < SIZE; ++e) round_to(to.element[e], some.has(e) ? widened(from[e]) : 0.0f);
-}
-
-template <class T, int SIZE>
-__device__ void write(T* to, const Wide<T, SIZE>& from, Whole) {
+__device__ void write(T* to, const Wide<T, SIZE>& from) {
   *reinterpret_cast<typename Access<T, SIZE>::V*>(to) = from.access[0];
-}
-template <class T, int SIZE>
-__device__ void write(T* to, const Wide<T, SIZE>& from, Some some) {
-#pragma unroll
-  for (int e = 0; e < SIZE; ++e)
-    if (some.has(e)) to[e] = from.element[e];
 }
 
 template <int SIZE>
@@ -100,6 +79,7 @@ constexpr int LOADS = SIZE == 1 ? SINGLE_LOADS : PACK_LOADS;
 __host__ __device__ inline long long ceil_div(long long n, long long d) { return (n + d - 1) / d; }
 __host__ __device__ inline long long smaller(long long a, long long b) { return a < b ? a : b; }
 __host__ __device__ inline long long larger(long long a, long long b) { return a > b ? a : b; }
+
 
 // The quotient of numbers that mostly have 32 bits, for which the GPU divides several times as fast.
 __device__ inline long long quotient(long long n, long long d) {
@@ -128,13 +108,13 @@ struct Addends {
   long long column_stride, inner_stride, outer_stride, matrix_stride;
 
   __device__ void go_to(unsigned matrix) { x += matrix * matrix_stride; }
-  template <int SIZE, class Count>
-  __device__ void load(Loaded<SIZE>& to, Place p, Count count) const {
+  template <int SIZE>
+  __device__ void load(Loaded<SIZE>& to, Place p) const {
     const long long at = p.inner * inner_stride + (ONE ? 0 : p.outer * outer_stride);
-    read<T, SIZE>(to.x, x + at + (SIZE == 1 ? p.column * column_stride : p.column), count);
+    read<T, SIZE>(to.x, x + at + (SIZE == 1 ? p.column * column_stride : p.column));
   }
-  template <int SIZE, class Count>
-  __device__ void add(const Loaded<SIZE>& loaded, Place, Count, float* total) const {
+  template <int SIZE>
+  __device__ void add(const Loaded<SIZE>& loaded, Place, float* total) const {
 #pragma unroll
     for (int e = 0; e < SIZE; ++e) total[e] += widened(loaded.x.element[e]);
   }
@@ -152,11 +132,10 @@ struct Columns {
 };
 
 // Adds the rows first, first + step, … before end to the totals of SIZE columns.
-template <int SIZE, class Source, class Count>
-__device__ void add_rows(const Source& source, const Columns& at, Place p, Count count, long long first, long long end,
+template <int SIZE, int DEPTH, class Source>
+__device__ void add_rows(const Source& source, const Columns& at, long long column, long long first, long long end,
                          int step, float* total) {
-  constexpr int DEPTH = Source::template DEPTH<SIZE> / Count::SHALLOWER;
-  p.inner = first;
+  Place p = {column, first, 0};
   long long over = 0, rest = step;
   if (!Source::FLAT && at.inner < at.rows) {
     p.outer = quotient(first, at.inner);
@@ -171,7 +150,7 @@ __device__ void add_rows(const Source& source, const Columns& at, Place p, Count
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
       places[d] = p;
-      if (d * step < here) source.template load<SIZE>(loaded[d], p, count);
+      if (d * step < here) source.template load<SIZE>(loaded[d], p);
       p.inner += rest;
       p.outer += over;
       if (!Source::FLAT && p.inner >= at.inner) {
@@ -181,7 +160,7 @@ __device__ void add_rows(const Source& source, const Columns& at, Place p, Count
     }
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d)
-      if (d * step < here) source.template add<SIZE>(loaded[d], places[d], count, total);
+      if (d * step < here) source.template add<SIZE>(loaded[d], places[d], total);
   }
 }
 
@@ -191,32 +170,33 @@ template <class Source, int SIZE>
 __global__ void __launch_bounds__(THREADS, RESIDENT) columns_kernel(Source source, Columns at, Sink out) {
   SHARED(float, sums, [THREADS * SIZE]);
   const int lane = threadIdx.x % at.width, group = threadIdx.x / at.width, groups = THREADS / at.width;
+  const int stripe = at.width * SIZE;  // columns of the block
   const unsigned matrix = blockIdx.x / at.across;
-  const long long start = static_cast<long long>(blockIdx.x % at.across) * at.width * SIZE;
+  const long long start = static_cast<long long>(blockIdx.x % at.across) * stripe;
   const long long begin = blockIdx.y * at.part, end = smaller(begin + at.part, at.rows);
-  Place p = {start + lane * SIZE, 0, 0};
   source.go_to(matrix);
   float total[SIZE] = {};
-  if (group < groups && p.column + SIZE <= at.columns)
-    add_rows<SIZE>(source, at, p, Whole{}, begin + group, end, groups, total);
-  if constexpr (SIZE > 1) {
-    if (group < groups && p.column < at.columns && p.column + SIZE > at.columns) {
-      const Some some = {static_cast<int>(at.columns - p.column)};
-      add_rows<SIZE>(source, at, p, some, begin + group, end, groups, total);
-    }
-    if (group == 0 && blockIdx.y == 0 && p.column < at.rest) {
-      const Some some = {static_cast<int>(smaller(SIZE, at.rest - p.column))};
-      p.inner = at.rows;
-      typename Source::template Loaded<SIZE> loaded;
-      source.template load<SIZE>(loaded, p, some);
-      source.template add<SIZE>(loaded, p, some, total);
-    }
-  }
-  if (!at.summed) return;
-  const int stripe = at.width * SIZE;  // columns of the block
+  if (group < groups && start + (lane + 1) * SIZE <= at.columns)
+    add_rows<SIZE, Source::template DEPTH<SIZE>>(source, at, start + lane * SIZE, begin + group, end, groups, total);
 #pragma unroll
   for (int e = 0; e < SIZE; ++e)
     if (group < groups) sums[threadIdx.x * SIZE + e] = total[e];
+  if constexpr (SIZE > 1) {
+    // What is not in a whole pack, element by element: the end of rows, or what follows the last merged row. Merged rows
+    // have no such end.
+    __syncthreads();
+    const bool in_rest = at.rest > 0;
+    const int lanes = in_rest ? THREADS : at.width, first_lane = in_rest ? threadIdx.x : lane;
+    const int to = static_cast<int>(smaller(stripe, (in_rest ? at.rest : at.columns) - start));
+    const bool here = in_rest ? blockIdx.y == 0 : group < groups;
+    for (int c = (in_rest ? 0 : to / SIZE * SIZE) + first_lane; here && c < to; c += lanes) {
+      const long long first = in_rest ? at.rows : begin + group;
+      float one = 0.0f;
+      add_rows<1, 4>(source, at, start + c, first, in_rest ? at.rows + 1 : end, groups, &one);
+      sums[(in_rest ? 0 : group * stripe) + c] += one;
+    }
+  }
+  if (!at.summed) return;
   __syncthreads();
 #pragma unroll 1
   for (int c = threadIdx.x; c < stripe; c += THREADS) {
@@ -280,7 +260,7 @@ __device__ void add_row(const T* row, long long n, long long stride, int lane, i
     Wide<T, SIZE> loaded[DEPTH];
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) {
-      if (d * team < here) read<T, SIZE>(loaded[d], row, Whole{});
+      if (d * team < here) read<T, SIZE>(loaded[d], row);
       row += step;
     }
 #pragma unroll
@@ -344,7 +324,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) short_rows_kernel(const T* 
     outer[d] = sum.kept[1] == 1 ? 0 : quotient(result, sum.kept[0]);
     inner[d] = result - outer[d] * sum.kept[0];
     const T* row = x + inner[d] * sum.kept_stride[0] + outer[d] * sum.kept_stride[1];
-    if (result < sum.results() && lane * SIZE < sum.reduced[0]) read<T, SIZE>(loaded[d], row + lane * SIZE, Whole{});
+    if (result < sum.results() && lane * SIZE < sum.reduced[0]) read<T, SIZE>(loaded[d], row + lane * SIZE);
   }
 #pragma unroll
   for (int d = 0; d < SHORT_ROWS; ++d) {
@@ -355,5 +335,37 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) short_rows_kernel(const T* 
     }
     for (int half = team / 2; half; half /= 2) total += __shfl_down_sync(0xFFFFFFFFu, total, half);
     if (lane == 0 && first + d * teams < sum.results()) out.store(inner[d], outer[d], 0, total);
+  }
+}
+
+// For many short rows that are dense, but no packs: a block brings its rows to shared memory by packs, and a thread adds
+// a row. ``rows``: those of a block, a multiple of a pack's size, so that all blocks begin with a pack.
+template <class T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) staged_rows_kernel(const T* x, Sum sum, int rows, Sink out) {
+  constexpr int SIZE = 16 / sizeof(T), PACKS = STAGED / 16 / THREADS;
+  SHARED(T, staged, [STAGED / sizeof(T)]);
+  const int n = static_cast<int>(sum.reduced[0]);
+  const long long first = static_cast<long long>(blockIdx.x) * rows;
+  const int here = static_cast<int>(smaller(rows, sum.results() - first)), elements = here * n;
+  const T* from = x + first * n;
+  Wide<T, SIZE> loaded[PACKS];
+#pragma unroll
+  for (int i = 0; i < PACKS; ++i) {
+    const int place = (i * THREADS + threadIdx.x) * SIZE;
+    if (place + SIZE <= elements) read<T, SIZE>(loaded[i], from + place);
+  }
+#pragma unroll
+  for (int i = 0; i < PACKS; ++i) {
+    const int place = (i * THREADS + threadIdx.x) * SIZE;
+    if (place + SIZE <= elements) write<T, SIZE>(staged + place, loaded[i]);
+  }
+  const int rest = elements / SIZE * SIZE + threadIdx.x;
+  if (rest < elements) staged[rest] = from[rest];
+  __syncthreads();
+  for (int r = threadIdx.x; r < here; r += THREADS) {
+    float total = 0.0f;
+#pragma unroll 4
+    for (int i = 0; i < n; ++i) total += widened(staged[r * n + i]);
+    out.store(first + r, 0, 0, total);
   }
 }

@@ -22,7 +22,8 @@ constexpr int WHOLE_LINE = 8;       // a block's width is a multiple of so many 
 constexpr int LEAST_MERGED = 64;    // merged rows; with fewer the last additions take longer than packs gain
 constexpr int LEAST_BATCHES = 6;    // times that all loads are in flight in one pass, lest a second launch cost more
 constexpr int BATCHES = 4;          // the same of a lane on a row, where results are many, lest blocks do too little
-constexpr int SHORT = 32;           // packs of the longest row of short_rows_kernel: one for each lane of a warp
+constexpr int SHORT = 8;            // packs of the longest row of short_rows_kernel, where each is a lane's
+constexpr int LONGEST_STAGED = 100;  // elements of the longest row of staged_rows_kernel
 constexpr int UNALIGNED_PACKS = 8;  // a row that begins anywhere is read by packs if it has so many
 static_assert(UNALIGNED_PACKS >= LEAST_LANES, "the lanes that share the ends of a row in add_row");
 
@@ -31,10 +32,10 @@ static_assert(UNALIGNED_PACKS >= LEAST_LANES, "the lanes that share the ends of 
 inline bool aligned(const void* data) { return reinterpret_cast<size_t>(data) % 16 == 0; }
 
 // The width of a block, and the number of blocks along a row of so many packs. ``depth``: the loads that a thread has
-// in flight.
-inline void set_width(Columns& at, long long packs, long long matrices, int depth, const Means& means) {
+// in flight. Merged rows are as wide as a block of GROUPS, in which they fold.
+inline void set_width(Columns& at, long long packs, long long matrices, bool merged, int depth, const Means& means) {
   long long groups = 1, most_groups = GROUPS;
-  if (means.rung != TWO_PASS || at.rows < MOST_GROUPS * depth * LEAST_BATCHES) {
+  if (!merged && (means.rung != TWO_PASS || at.rows < MOST_GROUPS * depth * LEAST_BATCHES)) {
     while (most_groups < MOST_GROUPS && ceil_div(packs, THREADS / most_groups) * matrices < means.blocks)
       most_groups *= 2;
   }
@@ -94,7 +95,7 @@ template <int SIZE, class Source>
 void launch_columns(Source source, Columns at, const long long* kept, long long merged, const Sink& out,
                     const Means& means) {
   constexpr int DEPTH = Source::template DEPTH<SIZE>;
-  set_width(at, ceil_div(at.columns, SIZE), kept[1], DEPTH, means);
+  set_width(at, ceil_div(at.columns, SIZE), kept[1], merged > 1, DEPTH, means);
   at.folds = at.across == 1 ? static_cast<int>(merged) : 1;
   const long long unfolded = merged / at.folds;
   const long long parts = cut(at, kept[1], kept[0] * kept[1] * unfolded, DEPTH, means);
@@ -160,6 +161,21 @@ void launch_sum_of_rows(const T* x, const Sum& sum, const Sink& out, const Means
   if (parts > 1) launch_second(first, sum.kept, parts, out, means);
 }
 
+// Launches the sum of short, dense, aligned rows, if they are so many that all threads have one. Threads would find
+// rows of 32 bytes, or of two, three … times as many, in few banks of shared memory. A row of one pack needs none.
+template <class T>
+bool launch_staged(const T* x, const Sum& sum, const Sink& out, const Means& means) {
+  constexpr int SIZE = 16 / sizeof(T);
+  const long long n = sum.reduced[0];
+  const bool dense = sum.kept[1] == 1 && sum.reduced[1] == 1 && sum.reduced_stride[0] == 1 && sum.kept_stride[0] == n;
+  if (!dense || !aligned(x) || sum.results() < static_cast<long long>(means.blocks) * THREADS) return false;
+  if (n > LONGEST_STAGED || n == SIZE || n * sizeof(T) % 32 == 0) return false;
+  const int rows = static_cast<int>(STAGED / sizeof(T) / n / SIZE * SIZE);
+  const auto grid = static_cast<unsigned>(ceil_div(sum.results(), rows));
+  LAUNCH((staged_rows_kernel<T>), grid, THREADS, 0, means.stream, x, sum, rows, out);
+  return true;
+}
+
 // The smallest stride that moves.
 inline long long nearest(const long long* size, const long long* stride) {
   long long least = 1LL << 62;
@@ -205,6 +221,7 @@ void launch_sum(const T* x, const Sum& sum, const Sink& out, const Means& means)
   const long long pitches = sum.reduced_stride[1] | sum.kept_stride[1];
   if (means.rung == LANES) return launch_singles(x, sum, out, means);
   if (by_rows(sum)) {
+    if (launch_staged(x, sum, out, means)) return;
     const bool even = aligned(x) && (pitches | sum.kept_stride[0] | sum.reduced[0]) % SIZE == 0;
     const bool dense = sum.reduced_stride[0] == 1;
     if (dense && even) return launch_sum_of_rows<T, SIZE, true>(x, sum, out, means);

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+import cuda_reference
 from compare.checking.implementations import unavailable
 
 # Op → its tensors, the other arguments, and how many results it has.
@@ -30,3 +33,14 @@ devices = pytest.mark.parametrize(
         pytest.param("cuda", marks=pytest.mark.gpu_only),
     ],
 )
+
+
+def with_right_bits(op: str, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+    """The op's results with the bits that every rung has: those of the plain kernel, but in 16 bits
+    those of activations' short forms, as scalar computes them."""
+    _, others, count = CALLS[op]
+    short = op.startswith("act_mul") and inputs[0].dtype.itemsize == 2
+    shape = torch.broadcast_shapes(*(t.shape for t in inputs))
+    dense = [t.expand(shape).contiguous() for t in inputs]
+    result = getattr(cuda_reference, op)(*dense, *others, variant="scalar" if short else None)
+    return result if count > 1 else (result,)

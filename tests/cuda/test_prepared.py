@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import math
 import sys
@@ -15,6 +14,7 @@ import pytest
 import torch
 from every_function import IN_PLACE, PAIRS, functions
 from function_calls import calls_of
+from kept_calls import forget, registered
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -52,7 +52,7 @@ def again(call: Callable[[], Any], checks: list[str]) -> Any:
 @MODE
 def test_they_are_right(mode: str, device: torch.device, checks: list[str]) -> None:
     """With other values, elsewhere, and in every function and variant."""
-    _forget()  # calls that earlier tests made
+    forget()  # calls that earlier tests made
     for function in functions(mode):
         kept = []
         for seed in range(3):
@@ -67,7 +67,7 @@ def test_they_are_right(mode: str, device: torch.device, checks: list[str]) -> N
             out = function.results(device)
             assert all(a is b for a, b in zip(function(inputs, out), out)), function
             assert bool(checks) == (seed == 0), function
-            _forget()
+            forget()
             right = function(inputs)
             assert all(map(torch.equal, found, right)), function
             assert all(map(torch.equal, out, right)), function
@@ -76,17 +76,6 @@ def test_they_are_right(mode: str, device: torch.device, checks: list[str]) -> N
                 function(inputs)
                 function(inputs, function.results(device))
         assert len({t.data_ptr() for _, found, _ in kept for t in found}) == 3 * len(found)
-
-
-@functools.cache
-def registered() -> list[_registered.Registered]:
-    """All ops. By type: to ask a weak reference's proxy for its class may raise."""
-    return [each for each in gc.get_objects() if type(each) is _registered.Registered]
-
-
-def _forget() -> None:
-    for each in registered():
-        each._known.clear()
 
 
 @MODE
@@ -277,7 +266,7 @@ def test_a_launch_that_fails_says_so(device: torch.device, monkeypatch: pytest.M
     def call(x: Tensor) -> Tensor:
         return cuda_reference.act_mul(x, x, "relu", variant="pack128")
 
-    _forget()
+    forget()
     x = torch.rand(5, device=device)
     for _ in range(2):
         call(x)
@@ -310,7 +299,7 @@ def test_no_tensor_is_kept_alive(checks: list[str]) -> None:
 def test_a_bounded_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_registered, "_KEPT", 3)
     (op,) = [each for each in registered() if each.name == "square"]
-    _forget()
+    forget()
     for n in range(2, 20):
         x = torch.rand(n, 3)
         assert torch.equal(cuda_reference.square(x.t()), x.t() * x.t())

@@ -1,4 +1,4 @@
-"""The rungs for tensors that are not all dense: the plain kernel's bits in every layout."""
+"""The rungs for tensors that are not all dense: the right bits in every layout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from rung_calls import CALLS, devices, needs_host
+from rung_calls import CALLS, devices, needs_host, with_right_bits
 from torch import Tensor
 
 import cuda_reference
@@ -60,7 +60,7 @@ def results(
 
 @devices
 @pytest.mark.parametrize("op", CALLS)
-def test_every_layout_gives_the_plain_kernels_bits(op: str, device: str) -> None:
+def test_every_layout_gives_the_right_bits(op: str, device: str) -> None:
     """Of one operand, of another, and of the result, in turn."""
     generator, (count, _, _) = torch.Generator().manual_seed(1), CALLS[op]
     tried = {"strided": 0, "tile": 0}
@@ -75,15 +75,15 @@ def test_every_layout_gives_the_plain_kernels_bits(op: str, device: str) -> None
             if count == 1 and other != "contiguous":
                 continue
             inputs = [laid(t, first if i == 0 else other) for i, t in enumerate(values)]
-            plain = results(op, inputs, out, None, shape)
-            every = [*(t.expand(shape) for t in inputs), plain[-1]]
+            right = with_right_bits(op, inputs)
+            every = [*(t.expand(shape) for t in inputs), results(op, inputs, out, None, shape)[-1]]
             for variant in tried:
                 if variant == "tile" and len(_walks.walk(every).turned) != 1:
                     with pytest.raises(ValueError, match="but these go along"):
                         results(op, inputs, out, variant, shape)
                     continue
                 seen = results(op, inputs, out, variant, shape)
-                assert all(map(torch.equal, plain, seen)), (shape, dtype, first, other, out)
+                assert all(map(torch.equal, right, seen)), (shape, dtype, first, other, out)
                 tried[variant] += 1
     assert tried["strided"] > 80
     assert tried["tile"] > 20

@@ -69,7 +69,7 @@ def judge(x: Tensor, shape: tuple[int, ...], **options: Any) -> None:
 # One row and one column; rows of no, one and several packs, of odd length, of a block and more; so
 # many that rows are merged, with a remainder, and that there are parts.
 MATRICES = [(1, 1), (1, 300), (300, 1), (3, 2), (7, 13), (33, 129), (5, 2051), (2065, 3)]
-MATRICES += [(1030, 33), (700, 64), (300, 136), (40, 8), (9, 16)]
+MATRICES += [(1030, 33), (700, 64), (300, 136), (40, 8), (9, 16), (3089, 5)]
 
 
 @MODE
@@ -130,15 +130,17 @@ def test_sums_go_where_out_lies(device: torch.device) -> None:
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 @pytest.mark.parametrize("shape", [(0, 5), *MATRICES], ids=str)
 def test_act_backward(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> None:
-    """dx has the plain kernel's bits; the sums are within the op's bound."""
+    """All rungs give the same dx, in float32 the plain kernel's. Results are within the bound."""
     spec = SPECS["act_backward"]
     every = list(layouts(shape, dtype, device)) if shape[0] else [made(shape, dtype, device)]
     for at, grad in enumerate(every):
         saved = every[at if at < 5 else 0].flip(0).clamp(-1, 1)
         for act, bias in (("gelu", True), ("relu", True), ("tanh", False)):
-            right, _ = cuda_reference.act_backward(grad, saved, act, bias=bias)
+            short = None if dtype == torch.float32 else "lanes"
+            right, _ = cuda_reference.act_backward(grad, saved, act, bias=bias, variant=short)
             oracle = spec.oracle(grad, saved, act, bias=bias)
-            bound = spec.bound("cuda", ((grad, saved, act), {"bias": bias}), oracle, dtype)
+            bound = spec.bound("cuda/rung", ((grad, saved, act), {"bias": bias}), oracle, dtype)
+            assert bool(((right.double() - oracle[:-1]).abs() <= bound[:-1]).all()), (act, dtype)
             for rung in RUNGS:
                 told = rung, act, shape, grad.stride(), dtype
                 results, again = (
