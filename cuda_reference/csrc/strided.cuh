@@ -334,17 +334,18 @@ void launch_strided(Formula formula, Operands<Formula> at, const Tensor* const* 
 
 // ---- tile --------------------------------------------------------------------------------------------------
 
+constexpr int TILE_BYTES = 8192;
 template <class T>
-constexpr int AREA = 8192 / sizeof(T);  // elements of a tile
-constexpr int LEAST = 8;                // and of its shorter edge
+constexpr int AREA = TILE_BYTES / sizeof(T);  // elements of a tile
+constexpr int LEAST = 8;                      // and of its shorter edge
 // A thread's packs of a result, and the most it has of a turned operand, of which a block has a margin, too.
-constexpr int PACKS = 8192 / 16 / THREADS, MOST_PACKS = PACKS + 1;
+constexpr int PACKS = TILE_BYTES / 16 / THREADS, MOST_PACKS = PACKS + 1;
 
 // What the kernel knows of its tensors. Dimension 0 is the columns, 1 the rows; a block has one index of the others.
 template <int TENSORS>
 struct Tiles {
-  int size[2], edge[2];             // edges of a tile are powers of two
-  int before;                       // columns of turned operands before the tile
+  int size[2], edge[2];              // edges of a tile are powers of two
+  int before;                        // columns of turned operands before the tile
   Divisor<int> packs, turned_packs;  // of a row of a tile, and of a column of a turned operand
   Divisor<int> tiles[2], others;
   int stride[TENSORS][DIMS];

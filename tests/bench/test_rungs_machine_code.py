@@ -75,9 +75,8 @@ def test_a_rung_moves_what_it_says(op: str, arch: str) -> None:
 @each
 def test_rungs_for_other_layouts_move_packs(op: str, arch: str) -> None:
     """strided loads one of each operand, and stores one of each result, or two of each where all
-    inputs repeat. tile loads those of
-    operands as they lie, turned or not. The rest, in accesses of one element, is for what does not
-    lie side by side or is not aligned."""
+    inputs repeat. tile loads those of operands as they lie, turned or not. The rest, in accesses of
+    one element, is for what does not lie side by side or is not aligned."""
     spec, (read, written, _) = SPECS[op], SHAPES[op]
     for dtype in ("float32", "float16", "bfloat16"):
         one = "32" if dtype == "float32" else "16"
