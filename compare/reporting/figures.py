@@ -59,6 +59,7 @@ def ratios(
     title: str = "",
     alone: bool = False,
     width: float = WIDTH,
+    beside: str = "best peer",
 ) -> str:
     """Bars from 1 to each ratio on a logarithmic axis; a line over a bar is its interval.
 
@@ -66,6 +67,7 @@ def ratios(
         least, most: the ends of the axis.
         title: the title above the figure.
         alone: whether it is a file of its own.
+        beside: that of which the ratios are.
     """
     spots: list[float] = []
     y, group = 0.0, ""
@@ -91,7 +93,7 @@ def ratios(
         axes.xaxis.grid(True, color=ink("grid"), linewidth=0.8)
         axes.tick_params(axis="y", length=0)
         axes.set_yticks(spots, [bar.label for bar in bars], color=ink("ink"), family="DejaVu Sans")
-        axes.set_xlabel("× best peer; right of 1 is faster", color=ink("muted"))
+        axes.set_xlabel(f"× {beside}; right of 1 is faster", color=ink("muted"))
         group = ""
         for bar, spot in zip(bars, spots):
             if bar.group != group:

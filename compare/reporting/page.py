@@ -111,18 +111,22 @@ def _context(source: Source, key: str) -> dict[str, Any]:
 
 
 def picture(sources: Sequence[Source]) -> str:
-    """One figure of all timed cases, as an SVG file that follows the reader's light or dark mode.
+    """One figure of all timed cases, as an SVG file that follows the reader's light or dark mode:
+    Triton against the fastest peer or, if no peer was timed, the CUDA side's variants against its
+    plain kernel.
 
     Raises:
-        ReportError: no file of bench is among the sources, or it has no ratios.
+        ReportError: no file of bench is among the sources, or it has neither.
     """
     for source in sources:
         if source.kind == "bench":
             cases = speeds.fixed(source.data["cases"])
+            gpu = source.data["environment"].get("gpu", "")
             if speeds.means(cases):
-                gpu = source.data["environment"].get("gpu", "")
                 title = f"Triton against the fastest peer, {gpu}"
                 return speeds.overview(cases, "", title, alone=True) + "\n"
+            if drawn := speeds.ladder(cases, f"Against the plain CUDA kernel, {gpu}"):
+                return drawn + "\n"
     raise ReportError(f"--picture needs a file with times and peers: {COMMANDS['bench']}")
 
 

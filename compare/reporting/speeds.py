@@ -15,7 +15,7 @@ from compare.reporting.sources import Source
 from compare.timing import distributions
 from compare.timing.tables import number
 
-OURS = "triton"
+OURS, PLAIN = "triton", "cuda"
 
 
 def context(source: Source, key: str) -> dict[str, Any]:
@@ -144,6 +144,37 @@ def overview(cases: list[dict[str, Any]], key: str, title: str = "", alone: bool
     width = 560.0 if alone else figures.WIDTH
     return figures.ratios(
         bars, label, key, least=least, most=most, title=title, alone=alone, width=width
+    )
+
+
+def ladder(cases: Iterable[dict[str, Any]], title: str) -> str:
+    """One figure of the CUDA side's variants, and of Triton, beside its plain kernel; "" if no case
+    has both. A group per case, the slowest first."""
+    bars: list[Bar] = []
+    for case in cases:
+        plain = entry(case, PLAIN)
+        if plain is None or plain["problem"]:
+            continue
+        group = f"{case['op']} {case['dtype']} {shape(case)}"
+        timed = [e for e in case["entries"] if not e["problem"] and e is not plain]
+        mine = [e for e in timed if e["provider"] == OURS or e["provider"].startswith(PLAIN)]
+        for e in sorted(mine, key=lambda e: -e["median"]):
+            name = e["provider"].removeprefix(f"{PLAIN}/")
+            bars.append(Bar(name, plain["median"] / e["median"], group=group))
+    if not bars:
+        return ""
+    values = [bar.value for bar in bars if bar.value]
+    least, most = min(1.0, *values) / 1.1, max(values) * 1.5
+    return figures.ratios(
+        bars,
+        "How many times as fast as its plain kernel every CUDA kernel is",
+        "",
+        least=least,
+        most=most,
+        title=title,
+        alone=True,
+        width=560.0,
+        beside="the plain kernel",
     )
 
 

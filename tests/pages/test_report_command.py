@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from made_up_files import (
     Page,
+    bench_case,
     bench_file,
     check_file,
     compile_file,
+    entry,
     everything,
     needs_packages,
     text_of_everything,
@@ -192,6 +194,22 @@ def test_the_picture_is_a_file_of_its_own(tmp_path: Path) -> None:
     assert text.count(">1.20<") == 2  # an op and dtype each
     assert 'href="http' not in text
     assert not (tmp_path / "report.html").exists()
+
+
+@needs_packages
+def test_without_peers_the_picture_is_of_the_rungs(tmp_path: Path) -> None:
+    """Beside the plain kernel, the slowest first."""
+    case = bench_case("add", "float16", (64, 64))
+    slow, fast = entry("cuda", 40.0, None), entry("cuda/pack128", 5.0, None)
+    case |= {"best_peer": None, "entries": [fast, slow, entry("cuda/scalar", 20.0, None)]}
+    (file,) = write(tmp_path, bench=bench_file() | {"cases": [case]})
+    target = tmp_path / "picture.svg"
+    assert run(file, "--picture", target).exit_code == 0
+    text = target.read_text()
+    assert "Against the plain CUDA kernel, Tesla X" in text
+    words = ["add float16 64×64", "scalar", ">2.00<", "pack128", ">8.00<", "× the plain kernel"]
+    assert all(word in text for word in words)
+    assert text.index(">2.00<") < text.index(">8.00<")
 
 
 @needs_packages
