@@ -12,6 +12,7 @@ from cuda_reference import _cublaslt, _gemm, _rungs, _sum_rungs, ops
 from cuda_reference._walks import DIMS
 
 _LAYOUTS = {
+    _rungs.ELEMENTS: f"of {DIMS} dimensions or fewer",
     _rungs.STRIDED: f"of {DIMS} dimensions or fewer",
     _rungs.TILE: f"of {DIMS} dimensions or fewer, some along another one than the result",
 }

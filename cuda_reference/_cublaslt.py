@@ -3,7 +3,8 @@
 A product is computed in one of two ways. *Fused*: one call with one of the library's epilogues,
 which adds the bias and applies relu or gelu_tanh. *Fallback*: if the library has no such epilogue
 (:func:`misfit`), it writes the product in the compute type, and a kernel of ours does the rest
-(gemm_bias_act_epilogue in csrc/gemm_bias_act.cu). In both ways the result is rounded once.
+(gemm_bias_act_epilogue in csrc/gemm_bias_act.cu). In both ways the result is rounded once. In both,
+operands that do not suit the library's fast kernels are copied first (_cublaslt_copies.py).
 
 Environment variables, read once per process:
 
@@ -21,7 +22,7 @@ import contextlib
 import ctypes
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +31,7 @@ from torch import Tensor
 from cuda_reference import _activations, _compilers, _launch
 from cuda_reference import _cublaslt_choices as _choices
 from cuda_reference import _cublaslt_library as lt
+from cuda_reference._cublaslt_copies import Copies, copies, up
 from cuda_reference._cublaslt_plans import (
     ALIGNED,
     Matrix,
@@ -47,8 +49,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 EPILOGUES = {"none": 0, "relu": lt.RELU, "gelu_tanh": lt.GELU}
 _BIAS_ALIGNMENT = _ROWS = 16  # bytes
 _AUX_ROWS = 8  # elements
+_SCRATCH_ALIGNMENT = 256  # bytes
 _NO_ACT = 0  # enum Act in csrc/activations.cuh
-_PADDED = 8  # elements; rows of a sum start at multiples of this
 
 
 class Settings(NamedTuple):
@@ -143,33 +145,92 @@ def _by_rows(t: Tensor) -> bool:
     return lies is not None and not lies.transposed
 
 
+class _Scratch:
+    """Matrices that a call needs beside its tensors, in one piece of memory. They are described
+    once, since a call's time on the host counts.
+
+    Args:
+        matrices: how they lie; None for one that is not needed.
+    """
+
+    def __init__(self, matrices: Sequence[Tensor | None]) -> None:
+        self.bytes = 0
+        self._forms: list[Any] = []
+        for t in matrices:
+            if t is None:
+                self._forms.append(None)
+                continue
+            self._forms.append(_launch.described(self.bytes, t.dtype, t.shape, t.stride())._obj)
+            size = t.untyped_storage().nbytes()
+            self.bytes += -(-size // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
+
+    def at(self, address: int) -> list[Any]:
+        """The matrices in memory of this address, as arguments of a launcher."""
+        made: list[Any] = []
+        for form in self._forms:
+            if form is None:
+                made.append(None)
+                continue
+            each = _launch.CTensor.from_buffer_copy(form)
+            each.data = address + (form.data or 0)
+            made.append(ctypes.byref(each))
+        return made
+
+
 class _Product:
     """A reusable call. It has the form of a library with one launcher, "cublaslt", which takes
     descriptions of a, b, bias, c, out and pre, and a stream."""
 
-    range = ""
+    name = ""
 
-    def __init__(self, plan: Plan, algorithm: lt.Candidate, device: torch.device) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        algorithm: lt.Candidate,
+        call: Call,
+        copied: Copies | None,
+        total: Tensor | None = None,
+    ) -> None:
         self.plan, self.library, self.algorithm = plan, plan.library, algorithm
-        self._device = device
+        self._device, self._act = call.a.device, call.act
+        copies = [None if each is None else each.empty(call.a.dtype) for each in copied or ()]
+        self._scratch = _Scratch([*(copies or (None, None)), total])
+        self.way = f"{self.name} of copies" if copied else self.name
+        self.range = f"cuda_reference cublaslt {self.way} {call.act}"
 
-    def cublaslt(self, *arguments: Any) -> int:
+    def cublaslt(self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any) -> int:
         """Multiply. Returns the library's status, or a CUDA error as a negative number."""
         self.library.push(self.range)
         try:
-            return self.run(*arguments)
+            if not self._scratch.bytes:
+                return self.run(a, b, bias, c, out, pre, stream, None)
+            # The memory returns to torch at once, which is safe: its next user on this stream runs
+            # after the product.
+            memory = torch.empty(self._scratch.bytes, dtype=torch.uint8, device=self._device)
+            a_copy, b_copy, total = self._scratch.at(memory.data_ptr())
+            if a_copy is not None or b_copy is not None:
+                launcher = self._kernels.gemm_bias_act_copies
+                if status := launcher(a, a_copy, b, b_copy, stream):
+                    return -int(status)
+            return self.run(a_copy or a, b_copy or b, bias, c, out, pre, stream, total)
         finally:
             self.library.pop()
 
-    def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any) -> int:
-        """The same without the NVTX range. Arguments are ctypes.byref of CTensors, or None."""
+    @functools.cached_property
+    def _kernels(self) -> Any:
+        return _activations.library("gemm_bias_act", self._act, _target(self._device))
+
+    def run(
+        self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any, total: Any
+    ) -> int:
+        """The same without the NVTX range and copies. Matrices are ctypes.byref of CTensors, or
+        None; ``total`` is memory for the sum."""
         raise NotImplementedError
 
     def multiply(
         self, scalars: tuple[Any, Any], addresses: tuple[Any, ...], pointers: Pointers, stream: Any
     ) -> int:
-        """Multiply by the plan. The workspace is returned to torch at once, which is safe: its next
-        user on this stream runs after the product."""
+        """Multiply by the plan. The workspace returns to torch at once."""
         size = self.algorithm.workspace
         workspace = torch.empty(size, dtype=torch.uint8, device=self._device) if size else None
         at = None if workspace is None else workspace.data_ptr()
@@ -178,21 +239,25 @@ class _Product:
     def crosscheck_error_string(self, status: int) -> bytes:
         """The meaning of a status of the launcher."""
         if status < 0:
-            library = _activations.library("gemm_bias_act", "none", _target(self._device))
-            return bytes(library.crosscheck_error_string(-status))
+            return bytes(self._kernels.crosscheck_error_string(-status))
         return f"cublasLt: {self.library.words(status)}".encode()
 
 
 class Fused(_Product):
     """A product by one call of the library."""
 
-    def __init__(self, plan: Plan, algorithm: lt.Candidate, call: Call) -> None:
-        super().__init__(plan, algorithm, call.a.device)
-        self.range = f"cuda_reference cublaslt fused {call.act}"
+    name = "fused"
+
+    def __init__(
+        self, plan: Plan, algorithm: lt.Candidate, call: Call, copied: Copies | None
+    ) -> None:
+        super().__init__(plan, algorithm, call, copied)
         number = _number(call)
         self._scalars = number(call.alpha), number(call.beta)
 
-    def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any) -> int:
+    def run(
+        self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any, total: Any
+    ) -> int:
         """As there."""
         addresses = (a._obj.data, b._obj.data, c and c._obj.data, out._obj.data)
         pointers = bias and bias._obj.data, pre and pre._obj.data
@@ -202,27 +267,30 @@ class Fused(_Product):
 class Fallback(_Product):
     """A product by the library into a sum, and the epilogue by our kernel."""
 
-    def __init__(self, plan: Plan, algorithm: lt.Candidate, call: Call, act: int) -> None:
-        super().__init__(plan, algorithm, call.a.device)
-        self.range = f"cuda_reference cublaslt fallback {call.act}"
-        self._dtype = call.sum_dtype
+    name = "fallback"
+
+    def __init__(
+        self, plan: Plan, algorithm: lt.Candidate, call: Call, copied: Copies | None, act: int
+    ) -> None:
+        M, N, _ = plan.problem.shape
+        total = torch.empty((M, up(N)), dtype=call.sum_dtype, device="meta")[:, :N]
+        super().__init__(plan, algorithm, call, copied, total)
         number = _number(call)
         self._scalars = number(1.0), number(0.0)
         self._factors = _launch.scalar(float(call.alpha)), _launch.scalar(float(call.beta))
-        self._act = act
-        library = _activations.library("gemm_bias_act", call.act, _target(self._device))
-        self._launcher = library.gemm_bias_act_epilogue
+        self._number = act
+        self._launcher = self._kernels.gemm_bias_act_epilogue
 
-    def run(self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any) -> int:
+    def run(
+        self, a: Any, b: Any, bias: Any, c: Any, out: Any, pre: Any, stream: Any, total: Any
+    ) -> int:
         """As there."""
-        M, N, _ = self.plan.problem.shape
-        total = new_sum(M, N, self._dtype, self._device)
-        addresses = (a._obj.data, b._obj.data, None, total.data_ptr())
+        addresses = (a._obj.data, b._obj.data, None, total._obj.data)
         if status := self.multiply(self._scalars, addresses, (None, None), stream):
             return status
-        for result, act in ((out, self._act), (pre, _NO_ACT)):
+        for result, act in ((out, self._number), (pre, _NO_ACT)):
             if result is not None:
-                told = (_launch.tensor(total), bias, c, result, *self._factors, act, stream)
+                told = (total, bias, c, result, *self._factors, act, stream)
                 if status := self._launcher(*told):
                     return -int(status)
         return 0
@@ -231,15 +299,6 @@ class Fallback(_Product):
 def _number(call: Call) -> Any:
     """The C type of alpha and beta."""
     return ctypes.c_double if call.sum_dtype == torch.float64 else ctypes.c_float
-
-
-def new_sum(M: int, N: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An empty matrix for a sum; all its rows are aligned."""
-    return torch.empty((M, _padded(N)), dtype=dtype, device=device)[:, :N]
-
-
-def _padded(N: int) -> int:
-    return -(-N // _PADDED) * _PADDED
 
 
 def _target(device: torch.device) -> _compilers.Target:
@@ -254,7 +313,7 @@ def _problem(call: Call, fused: bool) -> Problem:
     sum."""
     (M, K), N = call.a.shape, call.b.shape[1]
     a, b = matrix(call.a), matrix(call.b)
-    out = matrix(call.out) if fused else Matrix(False, _padded(N))
+    out = matrix(call.out) if fused else Matrix(False, up(N))
     c = None if call.c is None or not fused else matrix(call.c)
     if a is None or b is None or out is None:
         raise AssertionError("other inputs are copied, other results do not fit")
@@ -277,15 +336,25 @@ def _problem(call: Call, fused: bool) -> Problem:
 
 
 def _ways(call: Call, act: int, count: int) -> Iterator[_Product]:
-    """The ways that the library proposes, the best first: at most ``count`` fused ones, then at
-    most ``count`` fallbacks."""
+    """The ways that the library proposes, the best first: of copies, where these pay, and of the
+    operands themselves at most ``count`` fused ones, then at most ``count`` fallbacks."""
+    if copied := copies(call.a, call.b, call.precision):
+        a, b = (
+            t if copy is None else copy.empty(t.dtype, t.device)
+            for t, copy in zip((call.a, call.b), copied)
+        )
+        yield from _ways_of(call._replace(a=a, b=b), act, count, copied)
+    yield from _ways_of(call, act, count, None)
+
+
+def _ways_of(call: Call, act: int, count: int, copied: Copies | None) -> Iterator[_Product]:
     library = lt.library()
-    if not misfit(call):
+    if call.out.shape == (call.a.shape[0], call.b.shape[1]) and not misfit(call):
         bias, pre = (None if t is None else _launch.address(t) for t in (call.bias, call.pre))
         fused = plan(library, _problem(call, True), (bias, pre), count)
-        yield from (Fused(fused, algorithm, call) for algorithm in fused.candidates)
+        yield from (Fused(fused, algorithm, call, copied) for algorithm in fused.candidates)
     product = plan(library, _problem(call, False), (None, None), count)
-    yield from (Fallback(product, algorithm, call, act) for algorithm in product.candidates)
+    yield from (Fallback(product, algorithm, call, copied, act) for algorithm in product.candidates)
 
 
 def _chosen(call: Call, act: int, arguments: tuple[Any, ...], stream: Any) -> _Product:
@@ -299,17 +368,17 @@ def _chosen(call: Call, act: int, arguments: tuple[Any, ...], stream: Any) -> _P
     if first is None:
         raise RuntimeError(f"cublasLt has no algorithm for {_problem(call, False)}")
     gpu = _model(call.a.device)
-    key = f"{type(first).__name__} {first.plan.problem.key}"
+    key = f"{first.way} {first.plan.problem.key}"
     known = _choices.kept(gpu, first.library.version, key)
     if known is not None:
         return _again(known, call, act) or first
     if not count or _capturing():
         return first
     ways = list(_ways(call, act, count))
-    launches = [functools.partial(way.cublaslt, *arguments, stream) for way in ways]
+    launches = [functools.partial(way.cublaslt, *(*arguments, stream)) for way in ways]
     best = ways[_choices.fastest(launches)]
     algorithm = bytes(best.algorithm.algorithm).hex()
-    choice = {"way": type(best).__name__, "algorithm": algorithm}
+    choice = {"way": best.way, "algorithm": algorithm}
     _choices.keep(gpu, first.library.version, key, choice)
     return best
 
@@ -328,7 +397,7 @@ def _capturing() -> bool:
 def _again(choice: _choices.Choice, call: Call, act: int) -> _Product | None:
     """The way of a kept choice; None if the library refuses it here."""
     for way in _ways(call, act, 1):
-        if type(way).__name__ == choice["way"]:
+        if way.way == choice["way"]:
             algorithm = way.plan.checked(bytes.fromhex(choice["algorithm"]))
             if algorithm is not None:
                 way.algorithm = algorithm

@@ -19,7 +19,7 @@ from cuda_reference import _build, _forms, _launch
 from cuda_reference._arguments import FLOATING, check_choice, check_flag
 from cuda_reference._walks import DIMS, Walk, walk
 
-STRIDED, TILE = NOT_DENSE = ("strided", "tile")  # in the order of enum Strided in csrc/strided.cuh
+ELEMENTS, STRIDED, TILE = NOT_DENSE = ("elements", "strided", "tile")
 DENSE = ("scalar", "pack64", "pack128", "stream")  # in the order of enum Rung in csrc/rungs.cuh
 RUNGS = (*NOT_DENSE, *DENSE)
 STREAM = DENSE[-1]
@@ -30,15 +30,20 @@ PACKED = "pack128"
 # "auto" takes the first of these that suits the tensors. Packs take every alignment, but process
 # unaligned tensors element by element. For large tensors stream is slower than packs
 # (docs/CUDA_LADDER.md).
-BEST = (PACKED, STREAM, TILE, STRIDED, "scalar")
+BEST = (PACKED, STREAM, TILE, ELEMENTS, STRIDED, "scalar")
+# What is launched for ELEMENTS or STRIDED of "auto": a kept call is for other sizes, too, so the
+# launcher compares them. So many elements are few for it where a variant is pinned.
+BY_SIZE = "elements or strided"
+_FEW = {ELEMENTS: 2**31 - 1, STRIDED: 0, TILE: 0}
 ALIGNMENT = 16  # bytes of a pack; stream's tensors have equal addresses modulo this
 # "auto" does not turn tiles along dimensions of fewer elements, or where rows of the result have no
 # more bytes: there a block of strided has so many rows that it uses all that it loads of operands
-# along another dimension.
+# along another dimension. Nor does it where elements are few.
 NARROW, SHORT = 8, 256
 
 # Blocks per multiprocessor of a grid-stride loop; two blocks on the CPU, so that blocks loop there.
 _BLOCKS_EACH, _BLOCKS_ON_CPU = 8, 2
+_THREADS = 256  # of a block, as in csrc/elementwise.cuh
 
 Variants = Mapping[str, tuple[torch.dtype, ...]]  # name → the dtypes that it takes
 
@@ -52,6 +57,7 @@ class CCall(ctypes.Structure):
         ("rung", ctypes.c_int),
         ("dtype", ctypes.c_int),
         ("most", ctypes.c_int),
+        ("few", ctypes.c_int),
         ("n", ctypes.c_longlong),
     ]
 
@@ -146,7 +152,15 @@ def _narrow(tensors: Sequence[Tensor]) -> str:
     if (least := min(each.sizes[rows], columns)) < NARROW:
         return f"would turn tiles of {least} elements"
     row = columns * tensors[-1].element_size()
-    return f"would turn rows of only {row} bytes" if row <= SHORT else ""
+    if row <= SHORT:
+        return f"would turn rows of only {row} bytes"
+    return "" if _many(tensors[-1]) else f"would turn only {tensors[-1].numel()} elements"
+
+
+def _many(out: Tensor) -> str:
+    """Why a thread per element does not pay, or ""."""
+    n, few = out.numel(), _few(out.device)
+    return f"would need {n} threads, and {few} run at a time" if n > few else ""
 
 
 def _unaligned(tensors: Mapping[str, Tensor]) -> str:
@@ -166,6 +180,8 @@ def best(variants: Variants, tensors: Mapping[str, Tensor], unfit: str = "") -> 
             reason = _unaligned(tensors)
         if not reason and name == TILE:
             reason = _narrow(list(tensors.values()))
+        if not reason and name == ELEMENTS:
+            reason = _many(list(tensors.values())[-1])
         if not reason:
             why = reasons or ["the tensors have one shape, order and dtype, are dense and aligned"]
             return Choice(name, "; ".join(why))
@@ -193,7 +209,7 @@ def chosen(
         choice = best(variants, tensors, unfit)
         if explain:
             print(choice.told(op))
-        return choice.rung
+        return BY_SIZE if choice.rung in (ELEMENTS, STRIDED) else choice.rung
     if explain:
         raise ValueError(f"{op}(): 'explain' is for variant 'auto', not {variant!r}")
     if variant is None:
@@ -226,17 +242,18 @@ def launch(
     if not out.numel():
         return
     dtype = _launch.DTYPE_CODE[out.dtype]
-    if rung in NOT_DENSE:
+    if rung in (*NOT_DENSE, BY_SIZE):
         symbol, arguments = f"{op}_strided", _described(rung, tensors)
         # The tensors have the sizes.
-        call = CCall(NOT_DENSE.index(rung), dtype, _blocks(out.device))
+        few = _FEW[rung] if rung in _FEW else _few(out.device)
+        call = CCall(int(rung == TILE), dtype, _blocks(out.device), few)
         call.marks = ()
     else:
         symbol = f"{op}_{'rung' if rung in DENSE else rung}"
         arguments = [_launch.pointer(t) for t in tensors]
         number = DENSE.index(rung) if rung in DENSE else -1
-        call = CCall(number, dtype, _blocks(out.device), out.numel())
-    part = _build.rungs_of(dtype) if rung in RUNGS else _build.PLAIN
+        call = CCall(number, dtype, _blocks(out.device), 0, out.numel())
+    part = _build.rungs_of(dtype) if rung in (*RUNGS, BY_SIZE) else _build.PLAIN
     every = (ctypes.byref(call), *arguments, *numbers)
     _launch.launch(stem, symbol, told, written, *every, act=act, part=part)
 
@@ -261,3 +278,8 @@ def _blocks(device: torch.device) -> int:
     if device.type != "cuda":
         return _BLOCKS_ON_CPU
     return _BLOCKS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _few(device: torch.device) -> int:
+    """The threads that a GPU holds at a time."""
+    return _blocks(device) * _THREADS

@@ -234,10 +234,8 @@ class Elementwise(Spec):
         element, size = ELEMENT[dtype], cases.DTYPES[dtype].itemsize
         if variant == "strided":
             return f"strided_kernel<{formula}, {element}, int>"
-        if variant == "tile":
-            return f"tile_kernel<{formula}, {element}>"
-        if variant == "stream":
-            return f"stream_kernel<{formula}, {element}>"
+        if variant in ("elements", "tile", "stream"):
+            return f"{variant}_kernel<{formula}, {element}>"
         bytes_moved = {"scalar": size, "pack64": 8, "pack128": 16}[variant]
         access = {8: "float2", 16: "float4"}[bytes_moved] if bytes_moved > size else element
         return f"pack_kernel<{formula}, {element}, {access}, {bytes_moved // size}>"
@@ -300,6 +298,8 @@ class Elementwise(Spec):
         yield case((33, 129), "inplace", out="padded")
         # A dense result at no multiple of 16 bytes: its first pack has elements before it.
         yield case((3, 5, 2, 7), "reversed", out="misaligned")
+        # One element more than all threads of a block have in packs.
+        yield case((256 * (16 // cases.DTYPES[dtype].itemsize) + 1,), "strided", out="contiguous")
         yield case((5,), out="strided")  # rows so short that the flat kernel takes them
         yield case((3, 1016), "chunk")  # fewer rows than the common divisor, in tiles of few rows
         unaligned = {"y": "misaligned"} if binary else {}

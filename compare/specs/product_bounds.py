@@ -176,11 +176,12 @@ def bound(
     pre_error = torch.where(pre.isinf(), 0.0, pre_error)
     error = act.amplified(pre, pre_error) + u_epilogue * act.error(pre)
     halves = out_dtype.itemsize == 2 and a.dtype != torch.float64
-    if act.half is not None and halves and implementation.startswith("triton"):
+    if act.half is not None and halves and cut_off:
         relative, absolute = act.half
-        error = error + relative * reference.abs() + absolute
-    if implementation.endswith("/cublaslt") and halves and name == "gelu_tanh":
-        error = error + torch.where(pre.isinf(), 0.0, U_GELU * pre.abs())
+        formula = relative * reference.abs() + absolute
+        if implementation.endswith("/cublaslt") and name == "gelu_tanh":  # or the library's
+            formula = formula.maximum(torch.where(pre.isinf(), 0.0, U_GELU * pre.abs()))
+        error = error + formula
     u_out = torch.finfo(out_dtype).eps / 2
     smallest = torch.finfo(out_dtype).tiny * torch.finfo(out_dtype).eps
     return error + u_out * (reference.abs() + error) + smallest / 2

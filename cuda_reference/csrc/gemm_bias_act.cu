@@ -6,7 +6,9 @@
 //
 // epilogue computes everything after a@b, for products by cublasLt (_cublaslt.py).
 #include "gemm_wmma.cuh"
+#include "places.cuh"
 #include "rungs.cuh"
+#include "short_forms.cuh"
 
 static Epilogue epilogue_of(const Tensor* bias, const Tensor* c, Scalar alpha, Scalar beta,
                             int act) {
@@ -39,60 +41,110 @@ extern "C" int gemm_bias_act_wmma(const Tensor* a, const Tensor* b, const Tensor
   return gemm_wmma(*a, *b, *out, epilogue_of(bias, c, alpha, beta, act), precision, stream);
 }
 
-// Products without c, where rows of all tensors are dense and start at multiples of 16 bytes.
+// Products without c, of sums whose rows start at multiples of 16 bytes; elements of out and bias are side by side. Numbers
+// of elements have 32 bits.
 struct Rows {
   const float* sums;
   const void* bias;
   void* out;
-  long long sums_step, out_step, M, N;  // steps: elements from row to row
+  int sums_step, out_step, N;  // steps: elements from row to row
+  unsigned parts;              // all packs or elements
+  Divisor<int> each;           // those of a row
   float alpha;
-  Activation act;
+  int act;
 };
 
-// Blocks along rows, 16 bytes of out per thread.
+// A record in its form for elements of out.
+template <class A, class T, int SIZE>
+__device__ void finish(const Pack<float, float4, SIZE>& sum, const Pack<T, float4, SIZE>& added, float alpha,
+                       Pack<T, float4, SIZE>& result) {
+#pragma unroll
+  for (int e = 0; e < SIZE; ++e)
+    round_to(result.element[e], FormFor<T, A>::forward(alpha * sum.element[e] + widened(added.element[e])));
+}
+
+// The last rows come first: of a large product they are still in the cache.
+__device__ inline unsigned block_from_the_end() { return gridDim.x - 1 - blockIdx.x; }
+
+// 16 bytes of out per thread, if rows of out and bias, too, start at multiples of these.
 template <class T>
-__global__ void gemm_epilogue_rows_kernel(Rows rows) {
+__global__ void gemm_epilogue_packs_kernel(Rows rows) {
   constexpr int SIZE = 16 / sizeof(T);
-  const unsigned across = static_cast<unsigned>((rows.N + THREADS * SIZE - 1) / (THREADS * SIZE));
-  const long long m = blockIdx.x / across;
-  const long long n = (blockIdx.x % across * static_cast<long long>(THREADS) + threadIdx.x) * SIZE;
-  const float* sums = rows.sums + m * rows.sums_step + n;
+  const unsigned pack = block_from_the_end() * THREADS + threadIdx.x;
+  if (pack >= rows.parts) return;
+  const int m = rows.each.quotient(static_cast<int>(pack)), n = (static_cast<int>(pack) - m * rows.each.size) * SIZE;
+  const float* sums = rows.sums + static_cast<long long>(m) * rows.sums_step + n;
   const T* bias = rows.bias ? static_cast<const T*>(rows.bias) + n : nullptr;
-  T* out = static_cast<T*>(rows.out) + m * rows.out_step + n;
-  if (n + SIZE <= rows.N) {
-    Pack<float, float4, SIZE> sum;
-    Pack<T, float4, SIZE> added, result;
+  T* out = static_cast<T*>(rows.out) + static_cast<long long>(m) * rows.out_step + n;
+  const Span span(n, rows.N, SIZE);
+  Pack<float, float4, SIZE> sum;
+  Pack<T, float4, SIZE> added, result;
+  added.access[0] = float4{};
+  if (span.whole) {
 #pragma unroll
     for (int a = 0; a < SIZE / 4; ++a) sum.access[a] = reinterpret_cast<const float4*>(sums)[a];
     if (bias) added.access[0] = *reinterpret_cast<const float4*>(bias);
+  } else {
 #pragma unroll
     for (int e = 0; e < SIZE; ++e) {
-      const float pre = rows.alpha * sum.element[e] + (bias ? widened(added.element[e]) : 0.0f);
-      round_to(result.element[e], rows.act.forward(pre));
+      sum.element[e] = span.has(e) ? sums[e] : 0.0f;
+      if (bias && span.has(e)) added.element[e] = bias[e];
     }
+  }
+  WITH_ACTIVATION(rows.act, finish<A>(sum, added, rows.alpha, result))
+  if (span.whole) {
     __stcs(reinterpret_cast<float4*>(out), result.access[0]);  // an assignment would become four stores
   } else {
-    for (int e = 0; e < SIZE && n + e < rows.N; ++e) {
-      const float pre = rows.alpha * sums[e] + (bias ? widened(bias[e]) : 0.0f);
-      round_to(out[e], rows.act.forward(pre));
-    }
+#pragma unroll
+    for (int e = 0; e < SIZE; ++e)
+      if (span.has(e)) out[e] = result.element[e];
   }
 }
 
-// Whether the tensors have rows of that kind; those of sums always do.
-static bool packs_take(const Tensor& sums, const Tensor* bias, const Tensor& out) {
-  const int size = out.dtype == F32 ? 4 : 2;
+// As many elements per thread, a block's width apart.
+template <class T>
+__global__ void gemm_epilogue_elements_kernel(Rows rows) {
+  constexpr int SIZE = 16 / sizeof(T);
+  const unsigned first = block_from_the_end() * (THREADS * SIZE) + threadIdx.x;
+  int m[SIZE], n[SIZE];
+  Pack<float, float4, SIZE> sum;
+  Pack<T, float4, SIZE> added, result;
+  added.access[0] = float4{};
+#pragma unroll
+  for (int e = 0; e < SIZE; ++e) {
+    const int place = static_cast<int>(first + e * THREADS);
+    m[e] = rows.each.quotient(place), n[e] = place - m[e] * rows.each.size;
+    sum.element[e] = 0.0f;
+    if (first + e * THREADS >= rows.parts) continue;
+    sum.element[e] = rows.sums[static_cast<long long>(m[e]) * rows.sums_step + n[e]];
+    if (rows.bias) added.element[e] = static_cast<const T*>(rows.bias)[n[e]];
+  }
+  WITH_ACTIVATION(rows.act, finish<A>(sum, added, rows.alpha, result))
+#pragma unroll
+  for (int e = 0; e < SIZE; ++e)
+    if (first + e * THREADS < rows.parts)
+      static_cast<T*>(rows.out)[static_cast<long long>(m[e]) * rows.out_step + n[e]] = result.element[e];
+}
+
+// Whether a product without c has rows of that kind; those of sums are always aligned.
+static bool has_rows(const Tensor& sums, const Tensor* bias, const Tensor& out) {
   if (sums.dtype != F32 || out.dtype > F32 || out.stride[1] != 1) return false;
-  if (out.stride[0] * size % 16 != 0 || reinterpret_cast<size_t>(out.data) % 16 != 0) return false;
-  if (!bias) return true;
-  return bias->dtype == out.dtype && bias->stride[0] == 1 && reinterpret_cast<size_t>(bias->data) % 16 == 0;
+  if (out.size[0] * sums.stride[0] >= NEAR || out.stride[0] >= NEAR) return false;
+  return !bias || (bias->dtype == out.dtype && bias->stride[0] == 1);
 }
 
 template <class T>
-static int launch_rows(const Rows& rows, cudaStream_t stream) {
-  constexpr long long EACH = THREADS * (16 / sizeof(T));
-  const unsigned blocks = static_cast<unsigned>(rows.M * ((rows.N + EACH - 1) / EACH));
-  LAUNCH(gemm_epilogue_rows_kernel<T>, blocks, THREADS, 0, stream, rows);
+static int launch_rows(Rows rows, long long M, cudaStream_t stream) {
+  constexpr int SIZE = 16 / sizeof(T);
+  const bool packs = (reinterpret_cast<size_t>(rows.out) | reinterpret_cast<size_t>(rows.bias)) % 16 == 0 &&
+                     rows.out_step % SIZE == 0;
+  rows.each = Divisor<int>(packs ? (rows.N + SIZE - 1) / SIZE : rows.N);
+  rows.parts = static_cast<unsigned>(M * rows.each.size);
+  if (packs) {
+    LAUNCH(gemm_epilogue_packs_kernel<T>, blocks_for(rows.parts), THREADS, 0, stream, rows);
+  } else {
+    LAUNCH(gemm_epilogue_elements_kernel<T>, blocks_for((rows.parts + SIZE - 1) / SIZE), THREADS, 0, stream, rows);
+  }
   return cudaGetLastError();
 }
 
@@ -110,14 +162,72 @@ __global__ void gemm_epilogue_kernel(Tensor sums, Tensor out, Epilogue epilogue)
 extern "C" int gemm_bias_act_epilogue(const Tensor* sums, const Tensor* bias, const Tensor* c,
                                       const Tensor* out, Scalar alpha, Scalar beta, int act,
                                       cudaStream_t stream) {
-  if (!c && packs_take(*sums, bias, *out)) {
-    const Rows rows{static_cast<const float*>(sums->data), bias ? bias->data : nullptr, out->data, sums->stride[0],
-                    out->stride[0], out->size[0], out->size[1], static_cast<float>(alpha.real), {act}};
-    if (out->dtype == F16) return launch_rows<__half>(rows, stream);
-    return out->dtype == BF16 ? launch_rows<__nv_bfloat16>(rows, stream) : launch_rows<float>(rows, stream);
+  if (!c && has_rows(*sums, bias, *out)) {
+    Rows rows = {};
+    rows.sums = static_cast<const float*>(sums->data), rows.sums_step = static_cast<int>(sums->stride[0]);
+    rows.out = out->data, rows.out_step = static_cast<int>(out->stride[0]), rows.N = static_cast<int>(out->size[1]);
+    rows.bias = bias ? bias->data : nullptr, rows.alpha = static_cast<float>(alpha.real), rows.act = act;
+    if (out->dtype == F16) return launch_rows<__half>(rows, out->size[0], stream);
+    if (out->dtype == BF16) return launch_rows<__nv_bfloat16>(rows, out->size[0], stream);
+    return launch_rows<float>(rows, out->size[0], stream);
   }
   const dim3 blocks(static_cast<unsigned>(out->size[0] * blocks_for(out->size[1])));
   const Epilogue epilogue = epilogue_of(bias, c, alpha, beta, act);
   WITH_FLOATING_TYPE(sums->dtype, LAUNCH(gemm_epilogue_kernel<C>, blocks, THREADS, 0, stream, *sums, *out, epilogue));
   return cudaGetLastError();
+}
+
+// ---- Copies of operands, extended by zeros, for products by cublasLt (_cublaslt_copies.py) ----
+
+// A matrix and its copy, whose lines are whole packs: rows or columns, along which the copy's elements are side by side.
+template <class W>
+struct Lines {
+  const W* from = nullptr;
+  W* to = nullptr;
+  long long lines = 0, length = 0, step = 0, along = 0, to_step = 0;  // of the matrix; the copy's pitch
+  unsigned packs = 0, each = 1;                                       // of the copy, and of a line of it
+
+  Lines() = default;
+  Lines(const Tensor& matrix, const Tensor& copy) {
+    const int inner = copy.stride[1] == 1 ? 1 : 0;
+    from = static_cast<const W*>(matrix.data), to = static_cast<W*>(copy.data);
+    lines = matrix.size[1 - inner], length = matrix.size[inner];
+    step = matrix.stride[1 - inner], along = matrix.stride[inner], to_step = copy.stride[1 - inner];
+    each = static_cast<unsigned>(copy.size[inner] / (16 / sizeof(W)));
+    packs = static_cast<unsigned>(copy.size[1 - inner] * each);
+  }
+};
+
+// A pack of a copy per thread.
+template <class W>
+__global__ void gemm_copies_kernel(Lines<W> first, Lines<W> second) {
+  constexpr int SIZE = 16 / sizeof(W);
+  const unsigned thread = static_cast<unsigned>(global_thread());
+  const bool of_second = thread >= first.packs;
+  const Lines<W> copied = of_second ? second : first;
+  const unsigned pack = of_second ? thread - first.packs : thread;
+  if (pack >= copied.packs) return;
+  const unsigned line = pack / copied.each, begin = (pack - line * copied.each) * SIZE;
+  const W* from = copied.from + line * copied.step + begin * copied.along;
+  Pack<W, float4, SIZE> made;
+#pragma unroll
+  for (int e = 0; e < SIZE; ++e)
+    made.element[e] = line < copied.lines && begin + e < copied.length ? from[e * copied.along] : W(0);
+  *reinterpret_cast<float4*>(copied.to + line * copied.to_step + begin) = made.access[0];
+}
+
+template <class W>
+static int launch_copies(const Tensor* a, const Tensor* a_copy, const Tensor* b, const Tensor* b_copy,
+                         cudaStream_t stream) {
+  const Lines<W> first = a_copy ? Lines<W>(*a, *a_copy) : Lines<W>(), second = b_copy ? Lines<W>(*b, *b_copy) : Lines<W>();
+  LAUNCH(gemm_copies_kernel<W>, blocks_for(static_cast<long long>(first.packs) + second.packs), THREADS, 0, stream,
+         first, second);
+  return cudaGetLastError();
+}
+
+// Copies a and b, or the one of them whose copy is not null. Elements have 16 or 32 bits.
+extern "C" int gemm_bias_act_copies(const Tensor* a, const Tensor* a_copy, const Tensor* b, const Tensor* b_copy,
+                                    cudaStream_t stream) {
+  if (a->dtype == F32) return launch_copies<unsigned>(a, a_copy, b, b_copy, stream);
+  return launch_copies<unsigned short>(a, a_copy, b, b_copy, stream);
 }

@@ -32,7 +32,7 @@ struct Addresses {
   void* out[OUTPUTS];
 
   // Whether all are multiples of so many bytes.
-  __device__ bool aligned(size_t bytes) const {
+  bool aligned(size_t bytes) const {
     size_t bits = 0;
     for (const void* each : in) bits |= reinterpret_cast<size_t>(each);
     for (const void* each : out) bits |= reinterpret_cast<size_t>(each);
@@ -80,13 +80,13 @@ __device__ void compute_pack(const Formula& formula, const Pack<T, V, SIZE>* in,
 
 // ---- scalar, pack64, pack128 -------------------------------------------------------------------------------
 
-// SIZE elements per thread in accesses of type V. A thread with a partial pack goes element by element, and so do all
-// threads if a tensor is not aligned to the access.
+// SIZE elements per thread in accesses of type V, at addresses that are multiples of these. After the whole packs come
+// single elements, each in a thread of its own.
 template <class Formula, class T, class V, int SIZE>
 __global__ void pack_kernel(Formula formula, Operands<Formula> at, long long n) {
   using P = Pack<T, V, SIZE>;
-  const long long start = global_thread() * SIZE;
-  if (start + SIZE <= n && at.aligned(sizeof(V))) {
+  const long long thread = global_thread(), packs = n / SIZE, start = thread * SIZE;
+  if (thread < packs) {
     P in[Formula::INPUTS], out[Formula::OUTPUTS];
 #pragma unroll
     for (int a = 0; a < P::ACCESSES; ++a) {
@@ -101,15 +101,16 @@ __global__ void pack_kernel(Formula formula, Operands<Formula> at, long long n) 
       for (int k = 0; k < Formula::OUTPUTS; ++k)
         reinterpret_cast<V*>(static_cast<T*>(at.out[k]) + start)[a] = out[k].access[a];
     }
-  } else {
-    for (long long i = start; i < start + SIZE && i < n; ++i) compute_one<T>(formula, at, i);
+  } else if (SIZE > 1 && thread - packs < n - packs * SIZE) {
+    compute_one<T>(formula, at, packs * SIZE + (thread - packs));
   }
 }
 
+// Where a tensor is not aligned to the access, single elements.
 template <class T, class V, int SIZE, class Formula>
 void launch_packs(Formula formula, Operands<Formula> at, long long n, cudaStream_t stream) {
-  const unsigned blocks = blocks_for((n + SIZE - 1) / SIZE);
-  LAUNCH((pack_kernel<Formula, T, V, SIZE>), blocks, THREADS, 0, stream, formula, at, n);
+  if (!at.aligned(sizeof(V))) return launch_packs<T, T, 1>(formula, at, n, stream);
+  LAUNCH((pack_kernel<Formula, T, V, SIZE>), blocks_for(n / SIZE + n % SIZE), THREADS, 0, stream, formula, at, n);
 }
 
 // ---- stream ------------------------------------------------------------------------------------------------
@@ -171,10 +172,10 @@ void launch_stream(Formula formula, Operands<Formula> at, long long n, int most,
 
 // ---- All rungs ---------------------------------------------------------------------------------------------
 
-// A call as described by Python: the rung, the tensors' dtype and length, and the most blocks of a looping grid, which
-// are as many as the GPU holds.
+// A call as described by Python: the rung, the tensors' dtype and length, the most blocks of a looping grid, which are as
+// many as the GPU holds, and of how many elements strided takes a result one by one.
 struct Call {
-  int rung, dtype, most;
+  int rung, dtype, most, few;
   long long n;
 };
 

@@ -1,6 +1,7 @@
 // The faster kernels of elementwise ops for tensors that are not all dense: rungs beside those of rungs.cuh, with the
 // same formulas and bits, for elements of 16 and 32 bits. docs/CUDA_LADDER.md explains them.
 //
+//   elements  one element per thread, for small results
 //   strided   a pack of the result per thread, in one access of 128 bits. It finds its operands by multiplying instead
 //             of dividing, and loads packs where their elements lie side by side
 //   tile      for operands whose elements lie side by side along another dimension than the result's: a block loads a
@@ -9,46 +10,13 @@
 // Python gives all tensors with the same dimensions, at most DIMS, of which the last is the one along which the
 // result's elements lie side by side. For a tile the last but one is that of the turned operands.
 #pragma once
+#include "places.cuh"
 #include "rungs.cuh"
 
 constexpr int DIMS = 4;       // as in _walks.py
 constexpr int ROWS_EACH = 2;  // rows of a thread of rows_of_packs_kernel
 constexpr int FILLS = 2;      // it is faster where its blocks fill the GPU so many times: from 16 MB on, on an H200
-enum Strided { STRIDED, TILE };  // in the order of NOT_DENSE in _rungs.py
-
-// Divides by a size: 32-bit numbers from 0 on by a product and a shift, since x / size is the integer part of
-// x·⌈2³¹⁺ᵏ / size⌉ / 2³¹⁺ᵏ if size is at most 2ᵏ. A size of 1 has the magic number 2³², of which 32 bits are 0.
-template <class I>
-struct Divisor {
-  I size = 1;
-  unsigned magic = 0, shift = 0;
-
-  Divisor() = default;
-  explicit Divisor(long long by) : size(static_cast<I>(by)) {
-    if (sizeof(I) > 4) return;
-    int k = 1;
-    while (1LL << k < by) ++k;
-    magic = static_cast<unsigned>(((1ULL << (31 + k)) + by - 1) / by);
-    shift = k - 1;
-  }
-  __device__ I quotient(I x) const {
-    if constexpr (sizeof(I) > 4) return x / size;
-    return magic ? static_cast<I>(__umulhi(static_cast<unsigned>(x), magic) >> shift) : x;
-  }
-};
-
-__device__ inline bool on_16_bytes(const void* address) { return reinterpret_cast<size_t>(address) % 16 == 0; }
-
-// Which elements of a pack exist.
-struct Span {
-  int begin, end;
-  bool whole;
-
-  // Of the pack from ``place`` on of a line with n elements.
-  __device__ Span(int place, int n, int size)
-      : begin(place < 0 ? -place : 0), end(min(n - place, size)), whole(begin == 0 && end == size) {}
-  __device__ bool has(int e) const { return e >= begin && e < end; }
-};
+enum Strided { STRIDED, TILE };  // as _rungs.py has them
 
 template <class P, class T>
 __device__ void load_pack(P& pack, const T* from, int step, Span span) {
@@ -233,6 +201,27 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
+// For small results: one element per thread, so that neighbours load neighbouring elements. Such a call is one wait for
+// memory, and a longer kernel also waits for its own instructions.
+template <class Formula, class T>
+__global__ void elements_kernel(Formula formula, Operands<Formula> at,
+                                Walk<Formula::INPUTS + Formula::OUTPUTS, int> walk) {
+  constexpr int IN = Formula::INPUTS, OUT = Formula::OUTPUTS;
+  const int place = static_cast<int>(global_thread());
+  if (place >= walk.places) return;
+  const int row = walk.pitch.quotient(place), column = place - row * walk.pitch.size;
+  int index[DIMS - 1];
+  walk.find(row, index);
+  Pack<T, T, 1> in[IN], out[OUT];
+#pragma unroll
+  for (int k = 0; k < IN; ++k)
+    in[k].element[0] = static_cast<const T*>(at.in[k])[walk.offset(k, index) + column * walk.along[k]];
+  compute_pack(formula, in, out);
+#pragma unroll
+  for (int k = 0; k < OUT; ++k)
+    static_cast<T*>(at.out[k])[walk.offset(IN + k, index) + column * walk.along[IN + k]] = out[k].element[0];
+}
+
 // Whether element i of a tensor is at offset i.
 inline bool is_dense(const Tensor& t) {
   long long expected = 1;
@@ -271,43 +260,63 @@ inline bool repeats(const Tensor& t) {
   return false;
 }
 
+// The walk through tensors, in which ``places`` are the elements, and ``pitch`` is a row.
+template <class T, class I, class Formula>
+Walk<Formula::INPUTS + Formula::OUTPUTS, I> walk_of(const Tensor* const* tensors, bool together) {
+  constexpr int TENSORS = Formula::INPUTS + Formula::OUTPUTS;
+  const Tensor& out = *tensors[TENSORS - 1];
+  Walk<TENSORS, I> walk = {};
+  for (int k = 0; k < TENSORS; ++k) {
+    walk.packs[k] = has_rows_of_packs<T>(*tensors[k]);
+    walk.dense[k] = together && is_dense(*tensors[k]);
+    walk.along[k] = static_cast<I>(tensors[k]->stride[out.ndim - 1]);
+    for (int d = 0; d < out.ndim - 1; ++d) walk.stride[k][d] = static_cast<I>(tensors[k]->stride[out.ndim - 2 - d]);
+  }
+  walk.places = static_cast<I>(out.numel());
+  walk.columns = static_cast<I>(out.size[out.ndim - 1]);
+  walk.pitch = Divisor<I>(walk.columns);
+  walk.rows = out.ndim - 1;
+  for (int d = 0; d < walk.rows; ++d) walk.size[d] = Divisor<I>(out.size[out.ndim - 2 - d]);
+  return walk;
+}
+
+template <class T, class I, class Formula>
+void launch_packs_of_places(Formula formula, Operands<Formula> at, const Tensor* const* tensors, long long places,
+                            bool together, cudaStream_t stream) {
+  constexpr int SIZE = 16 / sizeof(T);
+  const Tensor& out = *tensors[Formula::INPUTS + Formula::OUTPUTS - 1];
+  auto walk = walk_of<T, I, Formula>(tensors, together);
+  walk.places = static_cast<I>(places);
+  if (!together) walk.pitch = Divisor<I>((walk.columns + SIZE - 1) / SIZE * SIZE);
+  if (together) walk.shift = -static_cast<int>(reinterpret_cast<size_t>(out.data) % 16 / sizeof(T));
+  const unsigned blocks = blocks_for((places - walk.shift + SIZE - 1) / SIZE);
+  LAUNCH((strided_kernel<Formula, T, I>), blocks, THREADS, 0, stream, formula, at, walk);
+}
+
+// Whether rows_of_packs_kernel is for these tensors.
 template <class T, class Formula>
-void launch_rows_of_packs(Formula formula, Operands<Formula> at, Walk<Formula::INPUTS + Formula::OUTPUTS, int> walk,
-                          cudaStream_t stream) {
+bool goes_by_rows(const Tensor* const* tensors, long long places, int most) {
+  constexpr int SIZE = 16 / sizeof(T);
+  if (tensors[0]->ndim < 2 || places / (ROWS_EACH * SIZE * THREADS) < static_cast<long long>(FILLS) * most) return false;
+  for (int k = 0; k < Formula::INPUTS + Formula::OUTPUTS; ++k)
+    if (!(k < Formula::INPUTS ? repeats(*tensors[k]) : has_rows_of_packs<T>(*tensors[k]))) return false;
+  return true;
+}
+
+template <class T, class Formula>
+void launch_rows_of_packs(Formula formula, Operands<Formula> at, const Tensor* const* tensors, cudaStream_t stream) {
+  auto walk = walk_of<T, int, Formula>(tensors, false);
   walk.places /= walk.columns;
   walk.pitch = Divisor<int>(walk.columns / (16 / sizeof(T)));
   const unsigned blocks = blocks_for((walk.places + ROWS_EACH - 1) / ROWS_EACH * walk.pitch.size);
   LAUNCH((rows_of_packs_kernel<Formula, T>), blocks, THREADS, 0, stream, formula, at, walk);
 }
 
-template <class T, class I, class Formula>
-void launch_strided_of(Formula formula, Operands<Formula> at, const Tensor* const* tensors, long long places,
-                       bool together, int most, cudaStream_t stream) {
-  constexpr int SIZE = 16 / sizeof(T), TENSORS = Formula::INPUTS + Formula::OUTPUTS;
-  const Tensor& out = *tensors[TENSORS - 1];
-  Walk<TENSORS, I> walk = {};
-  bool by_rows = places / (ROWS_EACH * SIZE * THREADS) >= static_cast<long long>(FILLS) * most;
-  for (int k = 0; k < TENSORS; ++k) {
-    walk.packs[k] = has_rows_of_packs<T>(*tensors[k]);
-    by_rows = by_rows && (k < Formula::INPUTS ? repeats(*tensors[k]) : walk.packs[k]);
-    walk.dense[k] = together && is_dense(*tensors[k]);
-    walk.along[k] = static_cast<I>(tensors[k]->stride[out.ndim - 1]);
-    for (int d = 0; d < out.ndim - 1; ++d) walk.stride[k][d] = static_cast<I>(tensors[k]->stride[out.ndim - 2 - d]);
-  }
-  walk.places = static_cast<I>(places);
-  walk.columns = static_cast<I>(out.size[out.ndim - 1]);
-  walk.rows = out.ndim - 1;
-  for (int d = 0; d < walk.rows; ++d) walk.size[d] = Divisor<I>(out.size[out.ndim - 2 - d]);
-  if constexpr (sizeof(I) == 4) {
-    if (by_rows && walk.rows) return launch_rows_of_packs<T>(formula, at, walk, stream);
-  }
-  walk.pitch = Divisor<I>(together ? walk.columns : (walk.columns + SIZE - 1) / SIZE * SIZE);
-  if (together) walk.shift = -static_cast<int>(reinterpret_cast<size_t>(out.data) % 16 / sizeof(T));
-  const unsigned blocks = blocks_for((places - walk.shift + SIZE - 1) / SIZE);
-  LAUNCH((strided_kernel<Formula, T, I>), blocks, THREADS, 0, stream, formula, at, walk);
+template <class T, class Formula>
+void launch_elements(Formula formula, Operands<Formula> at, const Tensor* const* tensors, cudaStream_t stream) {
+  const auto walk = walk_of<T, int, Formula>(tensors, false);
+  LAUNCH((elements_kernel<Formula, T>), blocks_for(walk.places), THREADS, 0, stream, formula, at, walk);
 }
-
-constexpr long long NEAR = (1LL << 31) - 2 * 16 * THREADS;  // places and offsets below it have 32 bits, sums, too
 
 // Whether all offsets have 32 bits.
 template <class Formula>
@@ -321,14 +330,19 @@ bool offsets_are_near(const Tensor* const* tensors) {
 }
 
 template <class T, class Formula>
-void launch_strided(Formula formula, Operands<Formula> at, const Tensor* const* tensors, int most,
+void launch_strided(const Call& call, Formula formula, Operands<Formula> at, const Tensor* const* tensors,
                     cudaStream_t stream) {
   const bool together = results_are_dense<Formula>(tensors);
-  const long long all = places<T>(*tensors[Formula::INPUTS + Formula::OUTPUTS - 1], together);
-  if (all < NEAR && offsets_are_near<Formula>(tensors)) {
-    launch_strided_of<T, int>(formula, at, tensors, all, together, most, stream);
+  const Tensor& out = *tensors[Formula::INPUTS + Formula::OUTPUTS - 1];
+  const long long all = places<T>(out, together);
+  if (all >= NEAR || !offsets_are_near<Formula>(tensors)) {
+    launch_packs_of_places<T, long long>(formula, at, tensors, all, together, stream);
+  } else if (out.numel() <= call.few) {
+    launch_elements<T>(formula, at, tensors, stream);
+  } else if (goes_by_rows<T, Formula>(tensors, all, call.most)) {
+    launch_rows_of_packs<T>(formula, at, tensors, stream);
   } else {
-    launch_strided_of<T, long long>(formula, at, tensors, all, together, most, stream);
+    launch_packs_of_places<T, int>(formula, at, tensors, all, together, stream);
   }
 }
 
@@ -379,9 +393,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<Formula>)
   const int pitch = tiles.turned_packs.size * SIZE + 4 / static_cast<int>(sizeof(T));
   const T* tensor[IN + OUT];
 #pragma unroll
-  for (int k = 0; k < IN + OUT; ++k)
-    tensor[k] = static_cast<const T*>(k < IN ? at.in[k < IN ? k : 0] : at.out[k < IN ? 0 : k - IN]) +
-                (inner * tiles.stride[k][2] + outer * tiles.stride[k][3]);
+  for (int k = 0; k < IN; ++k) tensor[k] = static_cast<const T*>(at.in[k]);
+#pragma unroll
+  for (int k = 0; k < OUT; ++k) tensor[IN + k] = static_cast<const T*>(at.out[k]);
+#pragma unroll
+  for (int k = 0; k < IN + OUT; ++k) tensor[k] += inner * tiles.stride[k][2] + outer * tiles.stride[k][3];
   // Elements from a multiple of 16 bytes to the first one of a line that begins so many elements after the tensor.
   const auto away = [&](int k, int offset) {
     return static_cast<int>(reinterpret_cast<size_t>(tensor[k]) / sizeof(T) + offset) & (SIZE - 1);
@@ -535,6 +551,6 @@ int launch_strided_rung(const Call& call, Formula formula,
   if (call.rung == TILE && offsets_are_near<Formula>(tensors)) {
     WITH_ELEMENT(call.dtype, 4, launch_tile<T>(formula, at, tensors, stream));
   } else {
-    WITH_ELEMENT(call.dtype, 4, launch_strided<T>(formula, at, tensors, call.most, stream));
+    WITH_ELEMENT(call.dtype, 4, launch_strided<T>(call, formula, at, tensors, stream));
   }
 }

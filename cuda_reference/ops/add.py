@@ -47,8 +47,8 @@ def add(
         variant: f32, f32x4, f16, f16x2, f16x8, f16x8_pack, bf16, bf16x2, bf16x8 or bf16x8_pack:
             a kernel for contiguous tensors of one shape and that dtype. A rung ("scalar", "pack64",
             "pack128", "stream") takes tensors of any floating dtype that are dense in one order,
-            or ("strided", "tile") tensors of 16 or 32 bits in other layouts; "auto" is the best
-            rung that takes the operands. None: any layout.
+            or ("elements", "strided", "tile") tensors of 16 or 32 bits in other layouts; "auto" is
+            the best rung that takes the operands. None: any layout.
         explain: print the rung that "auto" takes, and why.
 
     Raises:

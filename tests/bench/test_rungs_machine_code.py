@@ -76,7 +76,7 @@ def test_a_rung_moves_what_it_says(op: str, arch: str) -> None:
 def test_rungs_for_other_layouts_move_packs(op: str, arch: str) -> None:
     """strided loads one of each operand, and stores one of each result, or two of each where all
     inputs repeat. tile loads those of operands as they lie, turned or not. The rest, in accesses of
-    one element, is for what does not lie side by side or is not aligned."""
+    one element, is for what does not lie side by side or is not aligned. elements has no others."""
     spec, (read, written, _) = SPECS[op], SHAPES[op]
     for dtype in ("float32", "float16", "bfloat16"):
         one = "32" if dtype == "float32" else "16"
@@ -87,6 +87,9 @@ def test_rungs_for_other_layouts_move_packs(op: str, arch: str) -> None:
             assert moved == (read * times, written * times), kernel
             assert set(found.loads) == {"128", one}, kernel
             assert set(found.stores) == ({"128"} if by_rows else {"128", one}), kernel
+        for kernel in spec.cuda_kernels(dtype, "elements").values():
+            found = figures(spec.stem, arch)[kernel]
+            assert (found.loads, found.stores) == ({one: read}, {one: written}), kernel
         for kernel in spec.cuda_kernels(dtype, "tile").values():
             found = figures(spec.stem, arch)[kernel]
             assert (found.spills, found.stack) == (0, 0), kernel
@@ -110,7 +113,7 @@ def test_stream_asks_for_everything_before_it_waits(op: str, arch: str) -> None:
 @pytest.mark.parametrize("element", ["float", "__half", "__nv_bfloat16"])
 def test_the_librarys_epilogue_moves_whole_packs(element: str) -> None:
     """The sums' pack is as many float32, the bias's and the result's 16 bytes."""
-    found = figures("gemm_bias_act", "sm_90")[f"gemm_epilogue_rows_kernel<{element}>"]
+    found = figures("gemm_bias_act", "sm_90")[f"gemm_epilogue_packs_kernel<{element}>"]
     loads = 2 if element == "float" else 3
     assert (found.loads["128"], found.stores["128"]) == (loads, 1)
     assert (found.spills, found.stack) == (0, 0)
@@ -173,7 +176,7 @@ def test_a_rung_has_its_row_by_dtype_and_name() -> None:
     assert labels["float16", "stream"] == "stream_kernel<ActMul<Activation>, __half>"
     assert labels["float32", "pack128"] == "pack_kernel<ActMul<Activation>, float, float4, 4>"
     assert ("–", "act_mul_kernel<float>") in labels
-    assert len(labels) == len(rows) == 2 + 3 * 8
+    assert len(labels) == len(rows) == 2 + 3 * 9
 
 
 @pytest.mark.parametrize(

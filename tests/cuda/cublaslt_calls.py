@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from fake_cublaslt import Fake
 from torch import Tensor
 
 import cuda_reference
 from cuda_reference import _cublaslt, _cublaslt_choices, _cublaslt_plans
+from cuda_reference import _cublaslt_library as lt
 from cuda_reference.ops import gemm_bias_act as gemm_module
 from cuda_reference.ops import linear_act as linear_module
 
@@ -57,3 +59,17 @@ def integers(*shape: int, dtype: torch.dtype = FLOAT, device: str = "cpu") -> Te
 
 def product(**options: Any) -> Tensor:
     return cuda_reference.gemm_bias_act(**{"variant": "cublaslt", **options})
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fake]:
+    """Makes a stand-in for the library, which takes tensors on the CPU."""
+
+    def made(**told: Any) -> Fake:
+        fake = Fake(**told)
+        library = lt.Library(fake, fake)
+        monkeypatch.setattr(lt, "library", lambda: library)
+        monkeypatch.setattr(_cublaslt, "check_device", lambda op, device: None)
+        forget()
+        return fake
+
+    return made

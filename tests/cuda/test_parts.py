@@ -53,7 +53,7 @@ def test_a_part_has_no_other_kernels(part: str, cache: None) -> None:
     library = ctypes.CDLL(str(path))
     for dtype in (torch.float16, torch.bfloat16):
         x = torch.ones(1, dtype=dtype, device="cuda" if torch.cuda.is_available() else "cpu")
-        call, at = CCall(0, DTYPE_CODE[dtype], 1, 1), ctypes.c_void_p(x.data_ptr())
+        call, at = CCall(0, DTYPE_CODE[dtype], 1, 0, 1), ctypes.c_void_p(x.data_ptr())
         status = library.square_rung(ctypes.byref(call), at, at, None)
         left_out = part == PLAIN or dtype != torch.bfloat16
         assert (status == INVALID_VALUE) == left_out  # without a GPU the other one fails, too

@@ -22,7 +22,7 @@ HALF, FLOAT, DOUBLE, INT = torch.float16, torch.float32, torch.float64, torch.in
 NARROW = (HALF, torch.bfloat16, FLOAT)
 NHWC = torch.channels_last
 NAMES = ["scalar", "pack64", "pack128", "stream"]  # those for dense tensors
-OTHERS = ["strided", "tile"]
+OTHERS = ["elements", "strided", "tile"]
 
 
 def moved(t: Tensor, start: int) -> Tensor:
@@ -77,7 +77,7 @@ def test_every_rung_gives_the_right_bits(op: str, device: str) -> None:
                     found = call(op, n, dtype, device, start, variant=name)
                     assert all(map(torch.equal, right, found)), (name, dtype, n, start)
                     tried.add((name, dtype))
-    assert len(tried) == (15 if op.startswith("act_mul") else 18)
+    assert len(tried) == (18 if op.startswith("act_mul") else 21)
 
 
 @needs_host
@@ -179,10 +179,15 @@ def lines(capsys: pytest.CaptureFixture[str], run: Callable[[], Any]) -> list[st
     ("made", "chosen", "why"),
     [
         (lambda: torch.ones(4, 9), "'pack128'", "one shape, order and dtype"),
-        (lambda: moved(torch.ones(9), 1), "'strided'", "'stream' takes tensors that lie alike"),
+        (lambda: moved(torch.ones(9), 1), "'elements'", "'stream' takes tensors that lie alike"),
         (lambda: torch.ones(9, 4).T, "'pack128'", "are dense and aligned"),
         (lambda: torch.ones(2, 4, 3, 5).to(memory_format=NHWC), "'pack128'", "one shape, order"),
-        (lambda: torch.ones(9, 8)[:, ::2], "'strided'", "these go along no dimension"),
+        (lambda: torch.ones(9, 8)[:, ::2], "'elements'", "these go along no dimension"),
+        (
+            lambda: torch.ones(65, 16)[:, ::2],
+            "'strided'",
+            "need 520 threads, and 512 run",
+        ),
         (lambda: torch.ones(9, dtype=INT), "the plain kernel", "torch.int32"),
         (lambda: torch.ones(9, dtype=DOUBLE), "'pack128'", "dense"),
     ],
@@ -203,7 +208,7 @@ def test_auto_takes_the_best_that_fits_and_says_why(
 @pytest.mark.parametrize(
     ("rows", "columns", "chosen", "why"),
     [
-        (9, 4, "'strided'", "'tile' would turn tiles of 4 elements"),
+        (9, 4, "'elements'", "'tile' would turn tiles of 4 elements"),
         (64, 16, "'strided'", "'tile' would turn rows of only 256 bytes"),
         (65, 16, "'tile'", "strides [1, 16]"),
     ],
@@ -216,6 +221,19 @@ def test_auto_turns_tiles_that_are_wide_enough(
     assert line.startswith(f"add(): variant 'auto' is {chosen}: ")
     assert why in line
     assert torch.equal(cuda_reference.add(x, y, variant="auto"), cuda_reference.add(x, y))
+
+
+@needs_host
+def test_auto_turns_no_tiles_of_few_elements(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, y = torch.randn(16, 65), torch.randn(65, 16).T
+    for threads, chosen in ((519, "'tile'"), (520, "'elements'")):  # of each of two blocks
+        monkeypatch.setattr(_rungs, "_THREADS", threads)
+        (line,) = lines(capsys, lambda: cuda_reference.add(x, y, variant="auto", explain=True))
+        assert line.startswith(f"add(): variant 'auto' is {chosen}: ")
+        assert torch.equal(cuda_reference.add(x, y, variant="auto"), cuda_reference.add(x, y))
+    assert "'tile' would turn only 1040 elements" in line
 
 
 @needs_host
@@ -281,9 +299,9 @@ def test_capabilities() -> None:
     assert {rung.name for rung in every.rungs if rung.op in products} == {"cublaslt"}
     own = cuda_reference.capabilities("relu_scale").rungs
     assert [rung.name for rung in own] == [*OTHERS, *NAMES]
-    assert [rung.auto for rung in own] == [True, True, True, False, True, True]
-    assert [DOUBLE in rung.dtypes for rung in own] == [False, False, True, False, True, True]
-    assert [rung.dense for rung in own] == [False, False, True, True, True, True]
+    assert [rung.auto for rung in own] == [True, True, True, True, False, True, True]
+    assert [DOUBLE in rung.dtypes for rung in own] == [*[False] * 3, True, False, True, True]
+    assert [rung.dense for rung in own] == [*[False] * 3, *[True] * 4]
     turned = {"x": torch.ones(5, 4).T, "out": torch.ones(4, 5)}
     assert ["dense in" in rung.refuses(turned) for rung in own] == [rung.dense for rung in own]
     text = str(cuda_reference.capabilities("act_mul"))
@@ -315,7 +333,7 @@ def test_a_case_and_a_rung_agree_on_what_fits() -> None:
                     tensors["out"] = out
                 dtypes = spec.rungs()[name]
                 assert not _rungs.misfit(name, dtypes, tensors), (case, name)
-    assert len(seen) == 36  # each takes some and not others
+    assert len(seen) == 42  # each takes some and not others
 
 
 def test_the_quick_level_has_the_plain_kernel_and_the_best_rungs() -> None:
@@ -327,7 +345,7 @@ def test_the_quick_level_has_the_plain_kernel_and_the_best_rungs() -> None:
             if in_quick_level(Implementation("cuda-host", name, spec.cuda), spec)
         }
 
-    best = {None, "stream", "strided", "tile"}
+    best = {None, "stream", *OTHERS}
     assert of("square") == of("add") == of("act_mul_backward") == best
     assert of("gemm_bias_act") == {None, "naive", "tiled", "wmma"}
     f32 = Implementation("triton-interpreted", "f32", SPECS["add"].triton)
@@ -343,7 +361,7 @@ def test_bench_races_auto_and_leaves_single_rungs_to_who_asks() -> None:
     assert every == ["cuda", *(f"cuda/{name}" for name in NAMES), "cuda/auto"]
     turned = Case("relu_scale", "float32", (64, 64), "transposed", options={"out": "contiguous"})
     others = [name for name in providers.names(spec, turned, ["ours"]) if "cuda/" in name]
-    assert others == ["cuda/strided", "cuda/tile", "cuda/auto"]
+    assert others == [*(f"cuda/{name}" for name in OTHERS), "cuda/auto"]
     assert providers.names(spec, case, ["cuda/pack64"]) == ["cuda/pack64"]
     assert {*every} < {*providers.names(spec)}  # which may be asked for
     gemm = Case("gemm_bias_act", "float32", (64, 64, 64))

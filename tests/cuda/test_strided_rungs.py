@@ -63,7 +63,7 @@ def results(
 def test_every_layout_gives_the_right_bits(op: str, device: str) -> None:
     """Of one operand, of another, and of the result, in turn."""
     generator, (count, _, _) = torch.Generator().manual_seed(1), CALLS[op]
-    tried = {"strided": 0, "tile": 0}
+    tried = {"elements": 0, "strided": 0, "tile": 0}
     for shape, (number, dtype) in itertools.product(
         SHAPES, enumerate((FLOAT, HALF, torch.bfloat16))
     ):
@@ -85,16 +85,25 @@ def test_every_layout_gives_the_right_bits(op: str, device: str) -> None:
                 seen = results(op, inputs, out, variant, shape)
                 assert all(map(torch.equal, right, seen)), (shape, dtype, first, other, out)
                 tried[variant] += 1
-    assert tried["strided"] > 80
+    assert tried["elements"] == tried["strided"] > 80
     assert tried["tile"] > 20
 
 
 @needs_host
-@pytest.mark.parametrize("variant", ["strided", "auto"])
+@pytest.mark.parametrize("variant", ["elements", "strided", "auto"])
 @pytest.mark.parametrize("other", ["row", "column"])
 def test_kept_calls_of_other_sizes(other: str, variant: str) -> None:
     """The launcher computes its divisors from the sizes of each call."""
-    for rows, columns in ((4, 24), (4, 24), (4, 24), (9, 16), (1, 8), (8, 1), (33, 100), (4, 24)):
+    for rows, columns in (
+        (4, 24),
+        (4, 24),
+        (4, 24),
+        (9, 16),
+        (1, 8),
+        (8, 1),
+        (33, 100),
+        (4, 24),
+    ):
         x, y = torch.randn(rows, columns), laid(torch.randn(rows, columns), other)
         for _ in range(2):
             seen = cuda_reference.add(x, y, alpha=3, variant=variant)
@@ -105,7 +114,7 @@ def test_kept_calls_of_other_sizes(other: str, variant: str) -> None:
 def test_in_place_beside_a_turned_operand() -> None:
     x, y = laid(torch.randn(70, 90), "padded"), torch.randn(90, 70).T
     right = cuda_reference.add(x, y)
-    for variant in ("strided", "tile"):
+    for variant in ("elements", "strided", "tile"):
         again = laid(x, "padded")
         cuda_reference.add(again, y, out=again, variant=variant)
         assert torch.equal(again, right)
