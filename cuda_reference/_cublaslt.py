@@ -31,7 +31,7 @@ from torch import Tensor
 from cuda_reference import _activations, _compilers, _launch
 from cuda_reference import _cublaslt_choices as _choices
 from cuda_reference import _cublaslt_library as lt
-from cuda_reference._cublaslt_copies import Copies, copies, up
+from cuda_reference._cublaslt_copies import Copies, copies, round_up
 from cuda_reference._cublaslt_plans import (
     ALIGNED,
     Matrix,
@@ -273,7 +273,7 @@ class Fallback(_Product):
         self, plan: Plan, algorithm: lt.Candidate, call: Call, copied: Copies | None, act: int
     ) -> None:
         M, N, _ = plan.problem.shape
-        total = torch.empty((M, up(N)), dtype=call.sum_dtype, device="meta")[:, :N]
+        total = torch.empty((M, round_up(N)), dtype=call.sum_dtype, device="meta")[:, :N]
         super().__init__(plan, algorithm, call, copied, total)
         number = _number(call)
         self._scalars = number(1.0), number(0.0)
@@ -313,7 +313,7 @@ def _problem(call: Call, fused: bool) -> Problem:
     sum."""
     (M, K), N = call.a.shape, call.b.shape[1]
     a, b = matrix(call.a), matrix(call.b)
-    out = matrix(call.out) if fused else Matrix(False, up(N))
+    out = matrix(call.out) if fused else Matrix(False, round_up(N))
     c = None if call.c is None or not fused else matrix(call.c)
     if a is None or b is None or out is None:
         raise AssertionError("other inputs are copied, other results do not fit")

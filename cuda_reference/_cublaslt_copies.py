@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cuda_reference import _launch
-from cuda_reference._cublaslt_plans import matrix
+from cuda_reference._cublaslt_plans import Matrix, matrix
 
 ROWS = 16  # bytes
 # Copies pay from so many operations on, if the copies' product has at most so many times as many. A
@@ -44,7 +44,7 @@ class Copies(NamedTuple):
     b: Copy | None
 
 
-def up(n: int, multiple: int = 8) -> int:
+def round_up(n: int, multiple: int = 8) -> int:
     """The next multiple."""
     return -(-n // multiple) * multiple
 
@@ -61,15 +61,13 @@ def copies(a: Tensor, b: Tensor, precision: str) -> Copies | None:
         raise AssertionError("other operands are copied before")
     each = ROWS // a.element_size()
     sizes = (
-        up(M, each) if of_a.transposed else M,
-        up(N, each),  # the sum lies by rows
-        up(K, each) if of_b.transposed or not of_a.transposed else K,
+        round_up(M, each) if of_a.transposed else M,
+        round_up(N, each),  # the sum lies by rows
+        round_up(K, each) if of_b.transposed or not of_a.transposed else K,
     )
     if sizes[0] * sizes[1] * sizes[2] > MOST * M * N * K:
         return None
-    made = Copies(
-        _copy(a, sizes[0], sizes[2], of_a.transposed), _copy(b, sizes[2], sizes[1], of_b.transposed)
-    )
+    made = Copies(_copy(a, of_a, sizes[0], sizes[2]), _copy(b, of_b, sizes[2], sizes[1]))
     pays = [
         copy is None or times >= TIMES or t.numel() * t.element_size() <= SMALL
         for copy, t, times in zip(made, (a, b), (N, M))
@@ -77,9 +75,8 @@ def copies(a: Tensor, b: Tensor, precision: str) -> Copies | None:
     return made if made != (None, None) and all(pays) else None
 
 
-def _copy(t: Tensor, rows: int, columns: int, transposed: bool) -> Copy | None:
-    lies = matrix(t)
-    pitch = lies.ld * t.element_size() if lies else 0
+def _copy(t: Tensor, lies: Matrix, rows: int, columns: int) -> Copy | None:
+    pitch = lies.ld * t.element_size()
     if t.shape == (rows, columns) and pitch % ROWS == 0 and _launch.address(t) % ROWS == 0:
         return None
-    return Copy(rows, columns, transposed)
+    return Copy(rows, columns, lies.transposed)

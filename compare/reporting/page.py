@@ -127,7 +127,9 @@ def picture(sources: Sequence[Source]) -> str:
                 return speeds.overview(cases, "", title, alone=True) + "\n"
             if drawn := speeds.ladder(cases, f"Against the plain CUDA kernel, {gpu}"):
                 return drawn + "\n"
-    raise ReportError(f"--picture needs a file with times and peers: {COMMANDS['bench']}")
+    raise ReportError(
+        f"--picture needs a file with times of peers, or of CUDA's rungs: {COMMANDS['bench']}"
+    )
 
 
 def write(file: Path, text: str) -> None:

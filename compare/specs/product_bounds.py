@@ -176,7 +176,7 @@ def bound(
     pre_error = torch.where(pre.isinf(), 0.0, pre_error)
     error = act.amplified(pre, pre_error) + u_epilogue * act.error(pre)
     halves = out_dtype.itemsize == 2 and a.dtype != torch.float64
-    if act.half is not None and halves and cut_off:
+    if act.half is not None and halves and cut_off:  # the same ones have the short formulas
         relative, absolute = act.half
         formula = relative * reference.abs() + absolute
         if implementation.endswith("/cublaslt") and name == "gelu_tanh":  # or the library's

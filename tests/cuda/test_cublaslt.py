@@ -23,10 +23,11 @@ from cublaslt_calls import (
     stand_in,
 )
 from fake_cublaslt import Fake
+from rung_calls import needs_host
 from torch import Tensor
 
 import cuda_reference
-from compare.checking.implementations import implementations, unavailable
+from compare.checking.implementations import implementations
 from compare.ops import SPECS
 from compare.specs import product_bounds
 from compare.specs.activations import ACTIVATIONS
@@ -36,10 +37,6 @@ from cuda_reference import _cublaslt_library as lt
 from cuda_reference.ops.gemm_bias_act import _gemm_bias_act
 
 MEGABYTE = 1 << 20
-
-needs_host = pytest.mark.skipif(
-    "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
-)
 
 
 @pytest.fixture(autouse=True)

@@ -10,15 +10,12 @@ import pytest
 import torch
 from cublaslt_calls import BRAIN, FLOAT, HALF, afresh, integers, moved, product, stand_in
 from fake_cublaslt import Fake
+from rung_calls import needs_host
 
 import cuda_reference
-from compare.checking.implementations import unavailable
 from cuda_reference import _cublaslt_copies
 from cuda_reference._cublaslt_copies import copies
 
-needs_host = pytest.mark.skipif(
-    "cuda-host" in unavailable(), reason=f"cuda-host: {unavailable().get('cuda-host')}"
-)
 LAYOUTS = ("rows", "columns", "padded")
 
 

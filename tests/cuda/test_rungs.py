@@ -183,11 +183,7 @@ def lines(capsys: pytest.CaptureFixture[str], run: Callable[[], Any]) -> list[st
         (lambda: torch.ones(9, 4).T, "'pack128'", "are dense and aligned"),
         (lambda: torch.ones(2, 4, 3, 5).to(memory_format=NHWC), "'pack128'", "one shape, order"),
         (lambda: torch.ones(9, 8)[:, ::2], "'elements'", "these go along no dimension"),
-        (
-            lambda: torch.ones(65, 16)[:, ::2],
-            "'strided'",
-            "need 520 threads, and 512 run",
-        ),
+        (lambda: torch.ones(65, 16)[:, ::2], "'strided'", "need 520 threads, and 512 run"),
         (lambda: torch.ones(9, dtype=INT), "the plain kernel", "torch.int32"),
         (lambda: torch.ones(9, dtype=DOUBLE), "'pack128'", "dense"),
     ],

@@ -94,16 +94,7 @@ def test_every_layout_gives_the_right_bits(op: str, device: str) -> None:
 @pytest.mark.parametrize("other", ["row", "column"])
 def test_kept_calls_of_other_sizes(other: str, variant: str) -> None:
     """The launcher computes its divisors from the sizes of each call."""
-    for rows, columns in (
-        (4, 24),
-        (4, 24),
-        (4, 24),
-        (9, 16),
-        (1, 8),
-        (8, 1),
-        (33, 100),
-        (4, 24),
-    ):
+    for rows, columns in ((4, 24), (4, 24), (4, 24), (9, 16), (1, 8), (8, 1), (33, 100), (4, 24)):
         x, y = torch.randn(rows, columns), laid(torch.randn(rows, columns), other)
         for _ in range(2):
             seen = cuda_reference.add(x, y, alpha=3, variant=variant)
