@@ -171,12 +171,13 @@ class GemmBiasAct(Product):
                 yield case(64, out_dtype=other)
 
     def gluon_cases(self, dtype: str) -> Iterator[Case]:
-        """Every form of Gluon's kernel with a full epilogue, and with a result that no descriptor
-        can store; in float16 plain, too, for dtypes differ in the products' instruction alone."""
+        """Every form of Gluon's kernel with a full epilogue, and with results that a descriptor
+        cannot store; in float16 plain, too: dtypes differ in the products' instruction alone."""
         operands = tuple(OPERANDS)
         forms: list[tuple[str, int, dict[str, Any]]] = [
             ("functional", 0, {**EPILOGUE, "act": "relu"}),
             ("strided", 3, {"c": "column", "beta": 2.0, "act": "relu"}),
+            ("strided", 3, {"bias": True}),
         ]
         if dtype == "float16":
             forms.append(("functional", 0, {}))

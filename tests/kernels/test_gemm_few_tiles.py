@@ -219,3 +219,20 @@ def test_split_forms_of_gluon_against_float64(whole: Configuration) -> None:
             results.append(triton_kernels.gemm_bias_act(a, b, bias, c=c, act="relu"))
         torch.testing.assert_close(results[-1].double(), want, rtol=2**-8, atol=2**-9)
     assert all(torch.equal(each, results[0]) for each in results)
+
+
+@pytest.mark.gpu_only
+@needs_hopper
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+def test_forms_of_gluon_that_store_by_elements_against_float64(form: Configuration) -> None:
+    """Results whose rows no descriptor can write, with a bias and the pre-activation."""
+    M, N, K = 324, 301, 200
+    a = torch.randn(M, K, device="cuda").bfloat16().requires_grad_()
+    b = (torch.randn(N, K, device="cuda") * K**-0.5).bfloat16().t()
+    bias = torch.randn(N, device="cuda").bfloat16()
+    with forced(form), _launch.multiprocessors(2):
+        out = triton_kernels.gemm_bias_act(a, b, bias, act="gelu")
+    want = a.detach().double() @ b.double() + bias.double()
+    pre = out.grad_fn.saved_tensors[0]  # type: ignore[union-attr]
+    for each, right in ((pre, want), (out.detach(), torch.nn.functional.gelu(want))):
+        torch.testing.assert_close(each.double(), right, rtol=2**-8, atol=2**-8)

@@ -21,8 +21,8 @@ from triton_kernels.gemm.gluon.kernels import (
     _item,
     _leave,
     _load,
-    _offsets,
     _parts,
+    _ptrs,
     _sum,
     _with_addend,
 )
@@ -192,7 +192,8 @@ def gemm_gluon_fma_kernel(
         if bias_ptr is not None:
             acc += _bias_row(bias_ptr, n, N, BLOCK_N, now).to(gl.float32)[None, :]
         acc = _with_addend(acc, m, n, size, c_ptr, c_strides, beta)
-        offsets, mask = _offsets(acc, m, n, size, out_strides)
         if pre is not None:
-            gl.store(pre + offsets, acc.to(pre.dtype.element_ty), mask=mask)
-        gl.store(out + offsets, ACT(acc).to(out.dtype.element_ty), mask=mask)
+            ptrs, mask = _ptrs(pre, acc, m, n, size, out_strides)
+            gl.store(ptrs, acc.to(pre.dtype.element_ty), mask=mask)
+        ptrs, mask = _ptrs(out, acc, m, n, size, out_strides)
+        gl.store(ptrs, ACT(acc).to(out.dtype.element_ty), mask=mask)

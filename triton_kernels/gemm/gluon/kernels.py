@@ -194,29 +194,32 @@ def _store(
         fence_async_shared()
         store_tile(out, [n, m] if TURNED else [m, n], buffer)
     else:
-        lying: gl.constexpr = _by_warps(TURNED)
-        part = gl.convert_layout(part.to(out.dtype.element_ty), lying)
-        offsets, mask = _offsets(part, m, n, size, strides)
-        gl.store(out + offsets, part, mask=mask)
+        part = gl.convert_layout(part.to(out.dtype.element_ty), _by_warps(TURNED))
+        ptrs, mask = _ptrs(out, part, m, n, size, strides)
+        gl.store(ptrs, part, mask=mask)
 
 
 @gluon.jit
-def _offsets(part, m, n, size, strides):
-    """The offsets of a part's elements, whose first is (m, n), in a matrix with these strides; and
-    the mask of those that the matrix has."""
+def _ptrs(matrix, part, m, n, size, strides):
+    """Pointers to the elements of a matrix with these strides that a part has, whose first is at
+    (m, n); and the mask of those that the matrix has."""
     lying: gl.constexpr = part.type.layout
+    # 64 bits from the start: from rows and columns of 32, converted later, Triton 3.6 makes a
+    # kernel that adds wrong biases in tiles of 160 columns (H100).
     rows = m.to(gl.int64) + gl.arange(0, part.shape[0], gl.SliceLayout(1, lying))
     columns = n.to(gl.int64) + gl.arange(0, part.shape[1], gl.SliceLayout(0, lying))
-    offsets = rows[:, None] * strides[0] + columns[None, :] * strides[1]
-    return offsets, (rows[:, None] < size[0]) & (columns[None, :] < size[1])
+    # Added one by one, so that no thread keeps an offset for each of its elements in registers.
+    of_rows = matrix + rows * strides[0]
+    ptrs = of_rows[:, None] + (columns * strides[1])[None, :]
+    return ptrs, (rows[:, None] < size[0]) & (columns[None, :] < size[1])
 
 
 @gluon.jit
 def _with_addend(part, m, n, size, c_ptr, c_strides, beta):
     """The part plus beta·c, or the part if there is no c."""
     if c_ptr is not None:
-        offsets, mask = _offsets(part, m, n, size, c_strides)
-        part += beta * gl.load(c_ptr + offsets, mask=mask, other=0.0).to(gl.float32)
+        ptrs, mask = _ptrs(c_ptr, part, m, n, size, c_strides)
+        part += beta * gl.load(ptrs, mask=mask, other=0.0).to(gl.float32)
     return part
 
 
