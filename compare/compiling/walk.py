@@ -84,7 +84,7 @@ def products(count: int = COUNT, seed: int = 0) -> tuple[Product, ...]:
         if dtype.itemsize == 2:
             of_a = {"rows": K, "columns": M, "odd rows": K + 1}[layouts[0]]
             of_b = {"rows": N, "columns": K, "odd rows": N + 1}[layouts[1]]
-            problem = problem._replace(pitches=pitches(2 * of_a, 2 * of_b, M))
+            problem = problem._replace(pitches=pitches(2 * of_a, 2 * of_b, M, N))
         return Product(problem, g.choice(tuple(ACTIVATIONS)), bias, pre, *layouts)
 
     return tuple(draw() for _ in range(count))

@@ -68,9 +68,10 @@ DISTANT = {
 
 # Splits of launches on the Triton side, as (M, N, K) and multiprocessors. First those that both ops
 # try: more row tiles than a group has; more tiles than programs, with the epilogue in halves; more
-# row tiles that are not square, through pointers.
+# row tiles that are not square, through pointers; b, then a with a pitch for which it is copied.
 Cut = tuple[tuple[int, int, int], int]
 _HALF_ORDERS: list[Cut] = [((1030, 72, 40), 132), ((194, 392, 40), 2), ((580, 140, 5), 132)]
+_HALF_ORDERS += [((1288, 72, 40), 132), ((264, 2056, 40), 132)]
 _ORDERS = {
     "float16": _HALF_ORDERS,
     "bfloat16": _HALF_ORDERS,
@@ -104,7 +105,8 @@ TILES = {
 GLUON: list[Cut] = [((390, 328, 4104), 2), ((198, 520, 2056), 2), ((322, 264, 1544), 2)]
 GLUON += [((196, 328, 136), 1), ((324, 96, 40), 2), ((162, 976, 520), 3)]
 GLUON += [((146, 904, 520), 3), ((132, 264, 264), 2), ((66, 264, 40), 8), ((66, 136, 40), 24)]
-GLUON += [((66, 136, 2056), 16), ((390, 200, 4104), 24), ((142, 264, 4104), 12)]
+GLUON += [((66, 136, 2056), 16), ((390, 200, 6152), 24), ((142, 264, 4104), 12)]
+GLUON += [((252, 760, 2056), 3)]  # whole, in 128×256
 # Those that compute the transpose, of products without an addend; the last with K in parts.
 GLUON_TURNED: list[Cut] = [((228, 200, 40), 6), ((262, 328, 520), 2), ((260, 704, 520), 6)]
 GLUON_TURNED += [((516, 200, 40), 6), ((258, 200, 4104), 18)]
@@ -287,7 +289,7 @@ class Product(Spec):
         problem = Problem(M, N, K, case.torch_dtype, case.torch_dtype, precision)
         if case.torch_dtype.itemsize == 2:
             of_a, of_b = (2 * max(t.stride()[-2:]) for t in (a, b))
-            problem = problem._replace(pitches=pitches(of_a, of_b, M))
+            problem = problem._replace(pitches=pitches(of_a, of_b, M, N))
         chosen = [choose(problem._replace(kernels=kernels), gpu) for kernels in ("tl", "any")]
         copied = 0
         if case.dtype == "float64":

@@ -4,8 +4,7 @@ In precisions tf32x3 and f16x3, and for float64 except on compute capability 9.0
 configuration. Otherwise there are several candidates, and :func:`choose` takes the one that is
 fastest by :mod:`triton_kernels.gemm.model`:
 
-- the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least, and the largest
-  where gemm_gluon_kernel has configurations;
+- the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least;
 - the configurations of gemm_gluon_kernel, on compute capability 9.0, where those of
   gemm_gluon_fma_kernel are the only ones for float32 matrices in precision ieee;
 - through pointers, the tiles given by rules, if there are no descriptors or few rows;
@@ -166,8 +165,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
             return ways
     constants = _measured.constants(gpu)
     if by_descriptors:
-        tma = _of_tma(problem, gpu, constants, bool(ways))
-        ways += [(form, reached, WHOLE) for form, reached in tma.items()]
+        ways += _of_tma(problem, gpu, constants)
     if not ways or M <= SMALL:
         usual = Configuration(False, tiles_for(problem, gpu, constants))
         ways.append((_fitting(usual, kind, gpu, _failed) or _SMALLEST, 0.0, WHOLE))
@@ -237,12 +235,8 @@ def _of_parts(problem: Problem, gpu: Gpu) -> Configuration:
     return (enough or fit[-1:] or [_SMALLEST])[0]
 
 
-def _of_tma(
-    problem: Problem, gpu: Gpu, constants: Constants, beside_gluon: bool
-) -> dict[Configuration, float]:
-    """The configuration of gemm_tma_kernel whose waves cost least, if one fits → the fraction of
-    the peak of its loop. Beside those of gemm_gluon_kernel also the largest, which loads least for
-    an element: the model knows of loads, the costs do not."""
+def _of_tma(problem: Problem, gpu: Gpu, constants: Constants) -> list[Splits]:
+    """The configuration of gemm_tma_kernel whose waves cost least, if one fits."""
     K = constants.long if problem.K >= constants.long else 0  # all K of a kind share a cache entry
     costs = _tma_costs(problem.of_any_size(K), gpu, constants, _failed)
 
@@ -250,10 +244,7 @@ def _of_tma(
         return cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
 
     best = min(costs, key=lambda form: waves(form) * costs[form][0], default=None)
-    if best is None:
-        return {}
-    tried = [best, *list(costs)[:1]] if beside_gluon else [best]
-    return {form: costs[form][1] for form in tried}
+    return [] if best is None else [(best, costs[best][1], WHOLE)]
 
 
 @functools.lru_cache(256)

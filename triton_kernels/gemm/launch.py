@@ -51,7 +51,7 @@ def launch(gemm: Gemm) -> None:
     if problem.dtype.itemsize == 2:  # others were not measured
         (am, ak), (bk, bn) = gemm.a.stride(), gemm.b.stride()
         of_a, of_b = am if am > ak else ak, bk if bk > bn else bn
-        problem = Problem(*problem[:7], kernels, pitches(2 * of_a, 2 * of_b, M))
+        problem = Problem(*problem[:7], kernels, pitches(2 * of_a, 2 * of_b, M, N))
     else:
         problem = Problem(*problem[:7], kernels)
     while True:
@@ -86,13 +86,14 @@ def _is_faster_whole(problem: Problem, gpu: Gpu, device: torch.device) -> bool:
     return not parts_pay(problem._replace(kernels="any"), gpu)
 
 
-def pitches(of_a: int, of_b: int, M: int) -> tuple[int, int]:
+def pitches(of_a: int, of_b: int, M: int, N: int) -> tuple[int, int]:
     """The ``pitches`` of a Problem, by the bytes between rows of a and of b. What has no descriptor
-    is copied to aligned rows; so is b if its pitch is slow and there are many rows of a."""
+    is copied to aligned rows; so is what has a slow pitch and is loaded often."""
     a, b = of_a | ALIGNED, of_b | ALIGNED
     a, b = a & -a, b & -b  # the lowest bit
-    least = 32 if M >= PITCHED else 16
-    return a if a >= 16 else ALIGNED, b if b >= least else ALIGNED
+    pays_a, pays_b = copying_pays(M, N)
+    least_a, least_b = 32 if pays_a else 16, 32 if pays_b else 16
+    return a if a >= least_a else ALIGNED, b if b >= least_b else ALIGNED
 
 
 def _kind(c: Tensor | None, out: Tensor) -> str:
@@ -237,16 +238,15 @@ def _tma_operands(
     one of the two was copied by a launch.
 
     A matrix without a possible descriptor is copied, to rows that start at multiples of 16 bytes.
-    So is b if its pitch makes loads slower and there are many of them. float32 matrices must be
+    So is one whose pitch makes loads slower, where that pays. float32 matrices must be
     contiguous along K for the tensor cores. Multiply-adds take longer than any loads.
     """
     (a, a_t, a_fits), (b, b_t, b_fits) = _by_rows(a), _by_rows(b)
-    rows = a.shape[1 if a_t else 0]
-    pitched = b.stride(0) * b.element_size() % 32 != 0 and rows >= PITCHED
+    slow = _slow(a, a_t, b, b_t)
     turned = (a_t, not b_t) if a.dtype == torch.float32 else (False, False)
     if multiply_adds:
-        pitched, turned = False, (False, False)
-    copied = [turned[0] or not a_fits, turned[1] or pitched or not b_fits]
+        slow, turned = (False, False), (False, False)
+    copied = [turned[0] or slow[0] or not a_fits, turned[1] or slow[1] or not b_fits]
     if any(copied):
         wanted = zip((a, b), turned, copied)
         copies = iter(repacked(*((t, turn) for t, turn, copy in wanted if copy)))
@@ -254,10 +254,24 @@ def _tma_operands(
     return (a, a_t != turned[0]), (b, b_t != turned[1]), any(copied)
 
 
-# The number of a's rows from which on b is copied if its pitch is an odd multiple of 16 bytes. With
-# such a pitch loads take a quarter longer or more, because L2 sectors have 32 bytes. From 1000 rows
-# on the copy saves as much time as it takes (H200).
-PITCHED = 1280
+# Where copies of operands save more time than they take if their pitch is an odd multiple of 16
+# bytes. Loads take a quarter longer or more then, because L2 sectors have 32 bytes. From MANY rows
+# of a on it is b's that matters (H200). With fewer, but not less than SOME, and a WIDE b it is a's,
+# which is small then: of three products 1.05 to 1.22 as fast, of nine with more rows 0.86 to 1.01
+# (H100).
+SOME, MANY, WIDE = 256, 1280, 2048
+
+
+def copying_pays(M: int, N: int) -> tuple[bool, bool]:
+    """Whether a, and whether b, is copied if its pitch is slow."""
+    return SOME <= M < MANY and N >= WIDE, M >= MANY
+
+
+def _slow(a: Tensor, a_t: bool, b: Tensor, b_t: bool) -> tuple[bool, bool]:
+    """Whether a, and whether b, has a slow pitch and is copied for it."""
+    pays_a, pays_b = copying_pays(a.shape[1 if a_t else 0], b.shape[0 if b_t else 1])
+    pitched_a = pays_a and a.stride(0) * a.element_size() % 32 != 0
+    return pitched_a, pays_b and b.stride(0) * b.element_size() % 32 != 0
 
 
 def _by_rows(matrix: Tensor) -> tuple[Tensor, bool, bool]:

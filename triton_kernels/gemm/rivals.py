@@ -36,7 +36,7 @@ from triton_kernels._measured import Rates
 from triton_kernels.gemm import model
 from triton_kernels.gemm.choice import candidates, choose
 from triton_kernels.gemm.configurations import HALVES, Problem
-from triton_kernels.gemm.launch import PITCHED, pitches
+from triton_kernels.gemm.launch import copying_pays, pitches
 
 CAPABILITY = 90  # the model was not compared with times on any other
 
@@ -74,7 +74,7 @@ def ours(layer: Layer, gpu: Gpu, rates: Rates, kernels: str) -> float:
     """Seconds of one call of ours; ``kernels`` as in a gemm Problem."""
     M, N, K, dtype, act = layer
     pitch = K * dtype.itemsize
-    problem = Problem(M, N, K, dtype, dtype, kernels=kernels, pitches=pitches(pitch, pitch, M))
+    problem = Problem(M, N, K, dtype, dtype, kernels=kernels, pitches=pitches(pitch, pitch, M, N))
     form = choose(problem, gpu)
     epilogue = EPILOGUES.get(act or "", LONGER) if form.ALTERNATE else ALONE
     if form.tma and not aligned(N):
@@ -83,8 +83,9 @@ def ours(layer: Layer, gpu: Gpu, rates: Rates, kernels: str) -> float:
     copied = 0
     if form.tma and not aligned(K):
         copied = M * K + K * N
-    elif form.tma and K % 16 and M >= PITCHED:
-        copied = K * N
+    elif form.tma and K % 16:
+        of_a, of_b = copying_pays(M, N)
+        copied = M * K * of_a + K * N * of_b
     peak = Peaks(SUSTAINED * rates.flops, rates.bandwidth / model.MEMORY)
     whole = form._replace(SPLIT=1)
     able = (each for other, each, _ in candidates(problem, gpu) if other == whole)
