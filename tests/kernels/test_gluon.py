@@ -136,10 +136,10 @@ def test_pitches_are_those_that_are_loaded(
     that are slow of float32, where nothing was measured."""
     M, N, K = shape
     asked: list[Problem] = []
-    monkeypatch.setattr(launch, "choose", lambda *all: asked.append(all[0]) or choose(*all))
+    monkeypatch.setattr(launch, "choose", lambda *both: asked.append(both[0]) or choose(*both))
     with compiling(90) as launches:
         triton_kernels.gemm_bias_act(operand(M, K, False), operand(K, N, by_columns))
-        x, weight = operand(200, 260, False, F32), operand(328, 260, False, F32)
+        x, weight = operand(SOME, 260, False, F32), operand(WIDE, 260, False, F32)
         triton_kernels.linear_act(x, weight, act="relu", precision="tf32")
     assert [each.pitches for each in asked] == [pitches, (128, 128)]
     assert [each.kernel for each in launches].count("repack_kernel") == copied

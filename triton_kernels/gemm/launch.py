@@ -242,10 +242,11 @@ def _tma_operands(
     contiguous along K for the tensor cores. Multiply-adds take longer than any loads.
     """
     (a, a_t, a_fits), (b, b_t, b_fits) = _by_rows(a), _by_rows(b)
-    slow = _slow(a, a_t, b, b_t)
-    turned = (a_t, not b_t) if a.dtype == torch.float32 else (False, False)
     if multiply_adds:
-        slow, turned = (False, False), (False, False)
+        slow = turned = (False, False)
+    else:
+        slow = _slow(a, a_t, b, b_t)
+        turned = (a_t, not b_t) if a.dtype == torch.float32 else (False, False)
     copied = [turned[0] or slow[0] or not a_fits, turned[1] or slow[1] or not b_fits]
     if any(copied):
         wanted = zip((a, b), turned, copied)
@@ -270,7 +271,7 @@ def copying_pays(M: int, N: int) -> tuple[bool, bool]:
 def _slow(a: Tensor, a_t: bool, b: Tensor, b_t: bool) -> tuple[bool, bool]:
     """Whether a, and whether b, has a slow pitch and is copied for it."""
     pays_a, pays_b = copying_pays(a.shape[1 if a_t else 0], b.shape[0 if b_t else 1])
-    pitched_a = pays_a and a.stride(0) * a.element_size() % 32 != 0
+    pitched_a = pays_a and a.element_size() == 2 and a.stride(0) % 16 != 0  # others: not measured
     return pitched_a, pays_b and b.stride(0) * b.element_size() % 32 != 0
 
 

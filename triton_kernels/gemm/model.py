@@ -13,8 +13,9 @@ fitted are times, not choices. Of these times, those of the chosen configuration
 the best on the H200 and 1.019 times on the H100s (geometric means; 1.08 and 1.09 at the 95th
 percentile). Fitted anew to one half, they are 1.013 and 1.025 times in the other; to one card,
 1.014 and 1.03 times on the other. Of 54 other products on an H200 they are 1.025 times the best.
-The bandwidth is an H200's for both cards; an H100's own choose no better. tf32 has the rates of 16
-bits, without times of its own: a step has as many bytes, and takes the tensor cores as long.
+All that was before there were tiles of 128×256 in Gluon, and with another GROUP_M. The bandwidth is
+an H200's for both cards; an H100's own choose no better. tf32 has the rates of 16 bits, without
+times of its own: a step has as many bytes, and takes the tensor cores as long.
 
 The other constants were fitted to 88 products on the H200. MULTIPLY_ADD and LONG_STEP are for tf32
 and ieee, of which 12 and 14 problems were examined. LONG_STEP also applies to few rows of odd
