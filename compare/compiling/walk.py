@@ -21,7 +21,7 @@ from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import GPUS, Problem, choose
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.gluon import availability
-from triton_kernels.gemm.launch import launch, pitches
+from triton_kernels.gemm.launch import launch, lying
 from triton_kernels.interpreter.cross_compile import Launch, compiling
 
 COUNT = 10_000
@@ -82,9 +82,9 @@ def products(count: int = COUNT, seed: int = 0) -> tuple[Product, ...]:
         bias, pre = g.random() < 0.5, g.random() < 0.2
         layouts = g.choice(LAYOUTS), g.choice(LAYOUTS)
         if dtype.itemsize == 2:
-            of_a = {"rows": K, "columns": M, "odd rows": K + 1}[layouts[0]]
-            of_b = {"rows": N, "columns": K, "odd rows": N + 1}[layouts[1]]
-            problem = problem._replace(pitches=pitches(2 * of_a, 2 * of_b, M, N))
+            a = {"rows": (K, 1), "columns": (1, M), "odd rows": (K + 1, 1)}[layouts[0]]
+            b = {"rows": (N, 1), "columns": (1, K), "odd rows": (N + 1, 1)}[layouts[1]]
+            problem = Problem(*problem[:8], *lying(a, b, M, N))
         return Product(problem, g.choice(tuple(ACTIVATIONS)), bias, pre, *layouts)
 
     return tuple(draw() for _ in range(count))
@@ -103,7 +103,7 @@ def distinct(arch: str) -> tuple[Product, ...]:
             if configuration.gluon or problem.kernels == "tl":
                 # The number of splits is no constant of the kernel; only whether it splits is.
                 kind = configuration._replace(SPLIT=min(2, configuration.SPLIT))
-                first_of.setdefault((kind, problem[3:-1], product.pre), each)
+                first_of.setdefault((kind, problem[3:-2], product.pre), each)
     return tuple(first_of.values())
 
 
@@ -124,7 +124,7 @@ def compiled(products: Sequence[Product], arch: str) -> list[Launch]:
 
 def _call(product: Product) -> None:
     """Launch the product on meta tensors."""
-    M, N, K, dtype, out_dtype, precision, c, kernels, _ = product.problem
+    M, N, K, dtype, out_dtype, precision, c, kernels, *_ = product.problem
 
     def matrix(rows: int, columns: int, layout: str = "rows", dtype: torch.dtype = dtype) -> Tensor:
         if layout == "columns":

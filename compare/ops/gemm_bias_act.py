@@ -25,6 +25,7 @@ from compare.specs.products import (
     HUGE_COPY,
     HUGE_PARTS,
     LONG_SUM,
+    PIECES,
     PRECISIONS,
     TAILS,
     TILES,
@@ -290,6 +291,9 @@ class GemmBiasAct(Product):
                 yield case(shape, multiprocessors=multiprocessors)
             if torch.cuda.is_available() or shape == (194, 388, 40):
                 yield case(shape, **EPILOGUE, multiprocessors=multiprocessors)
+        if dtype == "float16" or (dtype == "bfloat16" and torch.cuda.is_available()):
+            for shape, multiprocessors in PIECES:
+                yield case(shape, "transposed", multiprocessors=multiprocessors)
 
     def huge_copies(self) -> Iterator[Case]:
         """float32 operands past 2³¹ elements that are copied: split into float16 parts, and

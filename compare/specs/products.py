@@ -26,7 +26,7 @@ from cuda_reference.ops.gemm_bias_act import takes as cuda_takes
 from triton_kernels.gemm import GPUS, Problem, choose
 from triton_kernels.gemm.choice import SMALL
 from triton_kernels.gemm.gluon import availability
-from triton_kernels.gemm.launch import pitches
+from triton_kernels.gemm.launch import lying
 
 HALVES = ("float16", "bfloat16")
 PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")  # other dtypes than float32 have "ieee" only
@@ -100,13 +100,16 @@ TILES = {
     "float64": [*_DOUBLE, ((130, 130, 1032), 6), ((70, 200, 1032), 1)],
 }
 
+# Through pointers, of an a whose rows go across K in pieces of 8 bytes; two with K in parts.
+PIECES: list[Cut] = [((36, 72, 1056), 1), ((68, 72, 1056), 4), ((100, 40, 1056), 4)]
+
 # The forms of triton_kernels.gemm.gluon, on several tiles in both directions, with tails; then with
 # K in parts: by one consumer and two, of tiles whose columns are not a power of two.
-GLUON: list[Cut] = [((390, 328, 4104), 2), ((198, 520, 2056), 2), ((322, 264, 1544), 2)]
+GLUON: list[Cut] = [((450, 328, 3080), 2), ((198, 520, 2056), 2), ((322, 264, 1544), 2)]
 GLUON += [((196, 328, 136), 1), ((324, 96, 40), 2), ((162, 976, 520), 3)]
 GLUON += [((146, 904, 520), 3), ((132, 264, 264), 2), ((66, 264, 40), 8), ((66, 136, 40), 24)]
-GLUON += [((66, 136, 2056), 16), ((390, 200, 6152), 24), ((142, 264, 4104), 12)]
-GLUON += [((252, 760, 2056), 3)]  # whole, in 128×256
+GLUON += [((66, 136, 2056), 16), ((260, 208, 5128), 19), ((142, 264, 4104), 12)]
+GLUON += [((326, 392, 3080), 2)]
 # Those that compute the transpose, of products without an addend; the last with K in parts.
 GLUON_TURNED: list[Cut] = [((228, 200, 40), 6), ((262, 328, 520), 2), ((260, 704, 520), 6)]
 GLUON_TURNED += [((516, 200, 40), 6), ((258, 200, 4104), 18)]
@@ -288,8 +291,8 @@ class Product(Spec):
             gpu = gpu._replace(multiprocessors=number)
         problem = Problem(M, N, K, case.torch_dtype, case.torch_dtype, precision)
         if case.torch_dtype.itemsize == 2:
-            of_a, of_b = (2 * max(t.stride()[-2:]) for t in (a, b))
-            problem = problem._replace(pitches=pitches(of_a, of_b, M, N))
+            of_b = b.stride(1 - self.columns), b.stride(self.columns)
+            problem = Problem(*problem[:8], *lying(a.stride()[-2:], of_b, M, N))
         chosen = [choose(problem._replace(kernels=kernels), gpu) for kernels in ("tl", "any")]
         copied = 0
         if case.dtype == "float64":

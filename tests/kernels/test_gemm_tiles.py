@@ -22,6 +22,7 @@ from triton_kernels.gemm.choice import (
     FEW_TILES,
     FLOAT64_TILES,
     PARTS_TILES,
+    POINTER_TILES,
     SHIPPED,
     TMA_TILES,
     TmaTiles,
@@ -148,6 +149,8 @@ def tables(dtype: str) -> set[tuple[Any, ...]]:
     for few in FEW_TILES:
         tiles = Configuration(False, few).of_dtype(getattr(torch, dtype)).tiles
         cuts.add(("ieee" if dtype in HALVES else "tf32", 0, *tiles))
+    if dtype in HALVES:
+        cuts |= {("ieee", 0, *tiles) for tiles in POINTER_TILES}
     for row, K, c in itertools.product(TMA_TILES, (8, SHIPPED.long), ("", "even")):
         kind = getattr(torch, dtype)
         of_row = Problem(64, 64, K, kind, kind, "tf32" if kind == torch.float32 else "ieee", c)

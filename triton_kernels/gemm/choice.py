@@ -7,7 +7,8 @@ fastest by :mod:`triton_kernels.gemm.model`:
 - the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least;
 - the configurations of gemm_gluon_kernel, on compute capability 9.0, where those of
   gemm_gluon_fma_kernel are the only ones for float32 matrices in precision ieee;
-- through pointers, the tiles given by rules, if there are no descriptors or few rows;
+- through pointers, the tiles given by rules, if there are no descriptors or few rows; and
+  POINTER_TILES, if descriptors need copies that pointers can do without;
 - if there are fewer tiles than multiprocessors, the last two with K split, and small tiles.
 
 Each candidate is first reduced until a block has enough shared memory for it: to fewer stages, then
@@ -111,6 +112,18 @@ Failed = tuple[Configuration, tuple[object, ...], Gpu]
 FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
 
 
+# Through pointers, for operands that descriptors would have to copy: if their rows go across K and
+# are read in pieces of 4 bytes or more, and if the sum is LENGTHY, because the model knows no
+# epilogue of this kernel. Of six such products with pieces of 8 bytes four took 0.44 to 0.92 times
+# as long so (H100).
+POINTER_TILES = (
+    Tiles(128, 128, 64, 8, 8, 3),
+    Tiles(128, 64, 64, 8, 4, 4),
+    Tiles(64, 128, 64, 8, 4, 4),
+)
+LENGTHY = 1024
+
+
 # A configuration whose SPLIT is 1; the fraction of the peak that its loop reaches, as for
 # model.timed; and numbers of parts into which K may be split.
 Splits = tuple[Configuration, float, list[int]]
@@ -139,7 +152,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
     """The configurations that fit, whole and with K split."""
     if problem.precision == "f16x3":
         return [(_of_parts(problem, gpu), 0.0, WHOLE)]
-    M, kind, multiply_adds = problem.M, problem.of_any_size(), not problem.by_cores
+    M, K, kind, multiply_adds = problem.M, problem.K, problem.of_any_size(), not problem.by_cores
     ways: list[Splits] = []
     if problem.dtype == torch.float64 and gpu.capability == FLOAT64_CAPABILITY:
         for form, reached in _of_float64(kind, gpu, _failed).items():
@@ -178,6 +191,11 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
         few = [usual]
     else:
         few = [Configuration(False, tiles).of_dtype(problem.dtype) for tiles in FEW_TILES]
+    if by_descriptors and K >= LENGTHY and _by_pieces(problem):
+        able = [Configuration(False, tiles) for tiles in POINTER_TILES]
+        able = [form for form in able if _fits(form, kind, gpu, _failed)]
+        ways += [(form, 0.0, WHOLE) for form in able]
+        few += able
     for wanted in few:
         small = _fitting(wanted, kind, gpu, _failed)
         if small is not None and (parts := parts_of(small, problem, gpu)):
@@ -306,6 +324,14 @@ def parts_of(form: Configuration, problem: Problem, gpu: Gpu, together: bool = F
     return parts
 
 
+def _by_pieces(problem: Problem) -> bool:
+    """Whether operands that need copies, and some do, have rows across K in pieces of 4 bytes or
+    more."""
+    lie = zip(problem.pitches, problem.across)
+    copied = [across and pitch >= 4 for pitch, across in lie if pitch < 16]
+    return bool(copied) and all(copied)
+
+
 def suits(tiles: Tiles, M: int, least: int) -> bool:
     """Whether tiles may be the fastest for M rows: they have neither twice as many, nor far fewer.
     ``least``: the smallest number of rows of the tiles among which is chosen."""
@@ -380,12 +406,12 @@ def _fitting(
 def _fits(form: Configuration, problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> bool:
     """Whether there is enough shared memory, by the estimate and by failed launches."""
     enough = form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
-    return enough and (form._replace(SPLIT=1), problem[3:-1], gpu) not in failed
+    return enough and (form._replace(SPLIT=1), problem[3:-2], gpu) not in failed
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
 # Configurations whose launch ran out of resources although they should have fitted, with the parts
-# of the Problem on which that depends: all except its size and pitches.
+# of the Problem on which that depends: all except its size and how it lies.
 _failed: frozenset[Failed] = frozenset()
 
 
@@ -395,7 +421,7 @@ def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: E
     global _failed
     if configuration == _SMALLEST:
         return False
-    _failed |= {(configuration._replace(SPLIT=1), problem[3:-1], gpu)}
+    _failed |= {(configuration._replace(SPLIT=1), problem[3:-2], gpu)}
     choose.cache_clear()
     _known_calls.forget()
     warnings.warn(

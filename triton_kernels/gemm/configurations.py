@@ -28,8 +28,9 @@ class Problem(NamedTuple):
             elements; else "even".
         kernels: the allowed kernels: "tl" for those of gemm.kernels, "gluon" for those of
             gemm.gluon, or "any".
-        pitches: of a and of b, the largest power of two from 16 to ALIGNED that divides the bytes
-            between rows as they are loaded.
+        pitches: of a and of b, the largest power of two up to ALIGNED that divides the bytes
+            between rows as descriptors load them. Below 16 they load a copy instead.
+        across: whether rows of a, and of b, go across K: are columns of a, or rows of b.
     """
 
     M: int
@@ -41,6 +42,7 @@ class Problem(NamedTuple):
     c: str = ""
     kernels: str = "tl"
     pitches: tuple[int, int] = (ALIGNED, ALIGNED)
+    across: tuple[bool, bool] = (False, False)
 
     @property
     def by_cores(self) -> bool:
@@ -48,9 +50,9 @@ class Problem(NamedTuple):
         return self.dtype != torch.float32 or self.precision != "ieee"
 
     def of_any_size(self, K: int = 0) -> Problem:
-        """The problem without its size and pitches. What depends on the rest only is cached for it,
-        and not computed again for every new shape."""
-        return Problem(0, 0, K, *self[3:-1])
+        """The problem without its size and how it lies in memory. What depends on the rest only is
+        cached for it, and not computed again for every new shape."""
+        return Problem(0, 0, K, *self[3:-2])
 
 
 class Tiles(NamedTuple):

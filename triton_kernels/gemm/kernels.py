@@ -31,7 +31,7 @@ from triton_kernels._scalars import multiple, scalar_value
 
 
 @triton.jit
-def swizzle(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+def swizzle(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M):
     """Row and column of a tile. The order goes down GROUP_M rows of tiles before the next column,
     so that tiles in flight share rows of a and columns of b in L2."""
     tiles_m = tl.cdiv(M, BLOCK_M)

@@ -49,9 +49,8 @@ def launch(gemm: Gemm) -> None:
     multiply_adds = not problem.by_cores
     kernels = availability.kernels(gpu, out.device, multiply_adds)
     if problem.dtype.itemsize == 2:  # others were not measured
-        (am, ak), (bk, bn) = gemm.a.stride(), gemm.b.stride()
-        of_a, of_b = am if am > ak else ak, bk if bk > bn else bn
-        problem = Problem(*problem[:7], kernels, pitches(2 * of_a, 2 * of_b, M, N))
+        lie = lying(gemm.a.stride(), gemm.b.stride(), M, N)
+        problem = Problem(*problem[:7], kernels, *lie)
     else:
         problem = Problem(*problem[:7], kernels)
     while True:
@@ -86,14 +85,22 @@ def _is_faster_whole(problem: Problem, gpu: Gpu, device: torch.device) -> bool:
     return not parts_pay(problem._replace(kernels="any"), gpu)
 
 
+def lying(
+    a: tuple[int, ...], b: tuple[int, ...], M: int, N: int
+) -> tuple[tuple[int, int], tuple[bool, bool]]:
+    """How 16-bit operands with these strides lie in memory: ``pitches`` and ``across`` of a
+    Problem."""
+    (am, ak), (bk, bn) = a, b
+    return pitches(2 * max(am, ak), 2 * max(bk, bn), M, N), (am == 1 < ak, bn == 1 < bk)
+
+
 def pitches(of_a: int, of_b: int, M: int, N: int) -> tuple[int, int]:
-    """The ``pitches`` of a Problem, by the bytes between rows of a and of b. What has no descriptor
-    is copied to aligned rows; so is what has a slow pitch and is loaded often."""
+    """The ``pitches`` of a Problem, by the bytes between rows of a and of b. What has a slow pitch
+    and is loaded often is copied to aligned rows."""
     a, b = of_a | ALIGNED, of_b | ALIGNED
     a, b = a & -a, b & -b  # the lowest bit
     pays_a, pays_b = copying_pays(M, N)
-    least_a, least_b = 32 if pays_a else 16, 32 if pays_b else 16
-    return a if a >= least_a else ALIGNED, b if b >= least_b else ALIGNED
+    return ALIGNED if pays_a and a == 16 else a, ALIGNED if pays_b and b == 16 else b
 
 
 def _kind(c: Tensor | None, out: Tensor) -> str:

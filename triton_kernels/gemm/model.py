@@ -30,17 +30,30 @@ from collections.abc import Callable, Sequence
 
 from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu, Peaks, peaks
-from triton_kernels.gemm.configurations import Configuration, Problem
+from triton_kernels.gemm.configurations import ALIGNED, Configuration, Problem
 
 MEMORY = 0.9  # fraction of the peak bandwidth
+# Fraction of the tensor cores' peak that all together sustain. Power is limited, so it also counts
+# how much is multiplied, padding included, and not only how many waves there are: 12432×832×10624
+# took 1.3 times as long in tiles of 128×256 as of 256×128, in the same number of waves (H100).
+SUSTAINED = 0.87
 BY_DESCRIPTORS = 1.38e11  # bytes/s that one multiprocessor loads by descriptors
 THROUGH_POINTERS = 7e10  # and through pointers
 UNALIGNED = 3.4  # factor for loads through pointers of 16-bit rows of K that start at no vector
+# The same of rows that go across K, by the bytes that divide their pitch: of 8 seven products were
+# timed, of fewer six (H100).
+PIECES = {16: 1.0, 8: 1.6, 4: 2.4, 2: 3.4}
 # Factors for loads of a matrix by its pitch, see Problem. A tile's rows have 128 bytes, as lines of
 # L2; if they start within a line they are in two, and with an odd multiple of 16 bytes also within
 # a sector. Through pointers only sectors matter.
-PITCHES = {128: 1.0, 64: 1.37, 32: 1.37, 16: 2.34}
+PITCHES = {128: 1.0, 64: 1.37, 32: 1.37, 16: 2.34, 8: 1.0, 4: 1.0, 2: 1.0}  # below 16: copied
+COPYING = 4e-6  # least seconds of the launch that copies operands
 SECTOR = 32  # bytes
+# Factor for loads by descriptors of rows that go across K, and once more if a tile has rows of half
+# a line. By the model without it tiles of 160 columns took 1.26 times as long as said with such a
+# b, 1.09 times with rows of K (26 and 121 products, H100). Set so that the choice takes least time
+# on 75 products in such layouts: it went from 1.042 to 1.031 times the best.
+ACROSS = 1.15
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
 MULTIPLY_ADD = 3e11  # float32 operations/s of a multiprocessor without tensor cores
 STEP = 2.1e-7  # least seconds of a step of K in one program, until its loads arrive
@@ -68,7 +81,9 @@ SPLIT = 4e-6  # seconds that its further launches take
 def synchronous(problem: Problem) -> bool:
     """Whether a program waits for its loads through pointers in each step. It does if they go to
     registers: asynchronous copies to shared memory need at least 4 aligned bytes."""
-    return problem.K * problem.dtype.itemsize % 4 != 0
+    odd = problem.K * problem.dtype.itemsize % 4 != 0
+    (of_a, of_b), (a_across, b_across) = problem.pitches, problem.across
+    return (of_a < 4 if a_across else odd) or (of_b < 4 if b_across else odd)
 
 
 def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[..., list[float]]:
@@ -80,15 +95,21 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
     ``loads`` and ``epilogue`` are factors of the usual times of these. ``peak`` are the GPU's
     rates, if they are better known than by :func:`peaks`.
     """
-    M, N, K, dtype, _, _, c, _, (of_a, of_b) = problem
+    M, N, K, dtype, _, _, c, _, (of_a, of_b), (a_across, b_across) = problem
     itemsize, multiprocessors, peak = dtype.itemsize, gpu.multiprocessors, peak or peaks(gpu)
+    line = ALIGNED // itemsize
     elements = M * K + K * N + M * N * (2 if c else 1)
     moved = elements * itemsize / (peak.bandwidth * MEMORY)
     addend = ADDEND if c else 1
     by_cores, kind = problem.by_cores, problem.of_any_size()
-    a_pitch, b_pitch = PITCHES[of_a], PITCHES[of_b]
-    sectors = b_pitch if of_b < SECTOR else 1.0
+    a_loads = PITCHES[of_a] * (ACROSS if a_across else 1.0)
+    b_loads = PITCHES[of_b] * (ACROSS if b_across else 1.0)
+    sectors = PITCHES[of_b] if of_b < SECTOR else 1.0
     unaligned = UNALIGNED * 2 / itemsize if K * itemsize % 16 else 1.0
+    a_pieces = PIECES[min(of_a, 16)] if a_across else unaligned
+    b_pieces = PIECES[min(of_b, 16)] if b_across else unaligned
+    copied = (M * K if of_a < 16 else 0) + (K * N if of_b < 16 else 0)
+    copying = COPYING + 2 * copied * itemsize / (peak.bandwidth * MEMORY) if copied else 0.0
     step = STEP if by_cores and not synchronous(problem) else LONG_STEP
 
     def seconds(
@@ -105,9 +126,15 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
         if together:
             at_once, rate = _resident(form, kind, gpu), PEAKS[itemsize] * reached
         elif tma:
-            flops = peak.flops * reached * 2 / itemsize  # tf32 at half the speed
-            multiplied = 2 * m * n * k * multiprocessors / flops
-            loaded = loads * (min(m, M) * a_pitch + n * b_pitch) * k * itemsize / BY_DESCRIPTORS
+            flops = peak.flops * 2 / itemsize  # tf32 at half the speed
+            multiplied = 2 * m * n * k * multiprocessors / (flops * reached)
+            least = 2 * tiles * m * n * k * depth / (flops * SUSTAINED)
+            of_rows, of_columns = min(m, M) * a_loads, n * b_loads
+            if a_across and m % line:
+                of_rows *= ACROSS
+            if b_across and n % line:
+                of_columns *= ACROSS
+            loaded = loads * (of_rows + of_columns) * k * itemsize / BY_DESCRIPTORS
             each = (multiplied**4 + loaded**4) ** 0.25  # seconds of a step
             last = m * n * EPILOGUE * epilogue * addend
         times = []
@@ -123,13 +150,14 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
                     busy = waves * (loop**4 + ((loop + last) / 2) ** 4) ** 0.25 + last
                 else:
                     busy = waves * (loop + last)
+                busy = (busy**12 + least**12) ** (1 / 12)
             else:
-                loaded = loads * sectors * steps * (min(m, M) + n) * k * itemsize
-                loop = loaded / THROUGH_POINTERS * unaligned
+                each = (min(m, M) * a_pieces + n * b_pieces) * k * itemsize
+                loop = loads * sectors * steps * each / THROUGH_POINTERS
                 if not by_cores:
                     loop = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD)
                 busy = max(waves * loop, cdiv(waves, RESIDENT) * steps * step)
-            time = math.hypot(busy, moved)
+            time = math.hypot(busy, moved) + (copying if tma else 0.0)
             if parts > 1:
                 time += MEETING + parts * m * n * max(4, itemsize) / ADDING
             times.append(time)
@@ -141,7 +169,7 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
 def in_parts(problem: Problem, gpu: Gpu, tiles: float) -> float:
     """The seconds of a product in precision "f16x3", comparable with :func:`timed` of a float32
     one. ``tiles``: how many tiles of 128×128 the busiest multiprocessor computes."""
-    M, N, K, *_, c, _, _ = problem
+    M, N, K, *_, c, _, _, _ = problem
     peak = peaks(gpu)
     bandwidth = peak.bandwidth * MEMORY
     operands = 4 * (M + N) * K / bandwidth

@@ -4,6 +4,7 @@ cores' peak that the loop of each reaches; see :mod:`triton_kernels.gemm.model`.
 
 from __future__ import annotations
 
+from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm.configurations import HALVES, Configuration, Problem, Tiles
 
@@ -17,7 +18,7 @@ CAPABILITY = 90
 # Programs that follow each other share an operand, so the speed depends on GROUP_M. Beside 8, on 4
 # to 41 problems each (H100): alternating 128×128 with 4 is 1.04 times as fast, with 16 and 32
 # 0.90 and 0.87 times, 128×64 with 2 1.10 times; with 4 64×64 1.07 and 64×128 1.05 times, 160 rows
-# or columns and 256×128 1.01 times. Others do not gain.
+# or columns and 256×128 1.01 times. Others do not gain. See also group_m.
 FORMS = {
     # Two consumers; each has half of a tile's rows.
     Configuration(True, Tiles(128, 256, 64, 16, 8, 4), 2, gluon=True): 0.98,
@@ -57,6 +58,24 @@ PARTS_FORMS = {
     Configuration(True, Tiles(64, 128, 64, 8, 4, 4), 4, gluon=True): 0.54,
     Configuration(True, Tiles(64, 64, 64, 8, 4, 6), 2, gluon=True): 0.34,
 }
+
+
+# Columns of tiles. With fewer, whatever the order, the programs of a wave have most columns in
+# common. What counts then is what 16 programs that follow each other load: they run in one GPC, and
+# requests from there for the same lines are combined before L2. So these 16 should be about a
+# square of the result. On four to nine problems each with fewer than 24 columns (H100), 256×128
+# with 2 is 1.03 times as fast as with 4, 128×256 with 4 1.01 times as with 16 (on four others up to
+# 1.05), 128×192 with 4 1.01 and 64×192 1.05 times as with 8. On those with more, 0.98, 0.99, 1.00
+# and 0.90 times.
+FEW = 24
+
+
+def group_m(tiles: Tiles, N: int) -> int:
+    """The GROUP_M of a launch of gemm_gluon_kernel: the tiles', or less if there are few columns.
+    ``tiles`` and N are those of the kernel, which may compute the transpose."""
+    if cdiv(N, tiles.BLOCK_N) >= FEW:
+        return tiles.GROUP_M
+    return min(tiles.GROUP_M, 2 if tiles.BLOCK_M >= 256 else 4)
 
 
 def able(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:

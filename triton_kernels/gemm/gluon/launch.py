@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.configurations import Configuration, Tiles
+from triton_kernels.gemm.gluon import forms
 from triton_kernels.gemm.gluon.kernels import gemm_gluon_kernel
 from triton_kernels.gemm.gluon.versions import TensorDescriptor, gl
 
@@ -60,6 +62,12 @@ def split(columns: int) -> tuple[int, int]:
     return first, columns - first
 
 
+def unit_of(out: Tensor) -> int:
+    """UNIT of gemm_gluon_kernel for a result that no descriptor writes."""
+    pitch, step = out.stride()
+    return math.gcd(pitch, out.shape[1], 4) if step == 1 else 1
+
+
 How = tuple[bool, bool, bool]
 
 
@@ -91,9 +99,10 @@ def launch(
         (M, N, K), (of_c, of_out) = shape, strides
         shape, strides = (N, M, K), (of_c[::-1], of_out[::-1])
         a, b, how = b, a, (not how[1], not how[0], how[2])
+    unit = 1 if how[2] else unit_of(out)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     kinds = tuple(map(divisibility, (*shape, *strides[0], *strides[1], parts)))
-    prepared, blocks = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, how, waits)
+    prepared, blocks = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, how, unit, waits)
     # Each consumer stores and adds only its own sums.
     consumers = chosen.tiles.num_warps // WARPS
     elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N // consumers
@@ -115,6 +124,7 @@ def launch(
         *strides,
         *gemm.scalars,
         parts,
+        forms.group_m(tiles_of(chosen), shape[1]),
         grid=(programs, 1, 1),
     )
 
@@ -127,6 +137,7 @@ def _prepared(
     keys: tuple[Any, ...],
     act: str,
     how: How,
+    unit: int,
     waits: bool,
 ) -> tuple[Launch, Blocks]:
     """The launch for tensors with these keys and integers of these kinds, and the blocks of its
@@ -134,7 +145,7 @@ def _prepared(
     (dtype, _), _, _, _, (out_dtype, _), _ = keys
     a_t, b_t, out_tma = how
     blocks = Blocks(chosen, a_t, b_t)
-    m, n, k, group, warps, stages = tiles_of(chosen)
+    m, n, k, _, warps, stages = tiles_of(chosen)
     prepared = Launch(
         gemm_gluon_kernel,
         (),
@@ -144,13 +155,13 @@ def _prepared(
         B_T=b_t,
         OUT_TMA=out_tma,
         TURNED=chosen.TURNED,
+        UNIT=unit,
         CONSUMERS=warps // WARPS,
         ALTERNATE=chosen.ALTERNATE,
         PART_N=blocks.part,
         BLOCK_M=m,
         BLOCK_N=n,
         BLOCK_K=k,
-        GROUP_M=group,
         STAGES=stages,
         num_warps=WARPS,
         **_launch.waiting(waits),

@@ -14,7 +14,7 @@ from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.choice import tma_writable
 from triton_kernels.gemm.configurations import Configuration
-from triton_kernels.gemm.gluon.launch import WARPS, Descriptor
+from triton_kernels.gemm.gluon.launch import WARPS, Descriptor, unit_of
 from triton_kernels.gemm.gluon.parts_kernels import gemm_gluon_f16x3_kernel
 
 
@@ -44,10 +44,11 @@ def multiply(
     a_block, b_block = (k, m) if how[0] else (m, k), (n, k) if how[1] else (k, n)
     out_block = m // (warps // WARPS), n // chosen.SUBTILES
     out_tma = tma_writable(out)
+    unit = 1 if out_tma else unit_of(out)
     strides = (0, 0) if c is None else c.stride(), out.stride()
     keys = tuple(map(specialization_key, (*scales, bias, c, out, pre)))
     kinds = _launch.kinds((gemm.shape, *lows, *strides))
-    prepared = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, (*how, out_tma))
+    prepared = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, (*how, out_tma), unit)
     results = [out, pre]
     if out_tma:
         results = [t if t is None else Descriptor.of(t, out_block) for t in results]
@@ -75,6 +76,7 @@ def _prepared(
     keys: tuple[Any, ...],
     act: str,
     how: tuple[bool, bool, bool],
+    unit: int,
 ) -> Launch:
     """The launch for tensors with these keys and integers of these kinds; ``how`` is (A_T, B_T,
     OUT_TMA)."""
@@ -88,6 +90,7 @@ def _prepared(
         A_T=how[0],
         B_T=how[1],
         OUT_TMA=how[2],
+        UNIT=unit,
         CONSUMERS=warps // WARPS,
         PART_N=n // chosen.SUBTILES,
         BLOCK_M=m,

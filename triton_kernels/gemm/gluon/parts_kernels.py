@@ -13,7 +13,13 @@ the rest is as in gemm.gluon.kernels.
 
 from __future__ import annotations
 
-from triton_kernels.gemm.gluon.kernels import _accumulator, _advanced, _bias_row, _finish
+from triton_kernels.gemm.gluon.kernels import (
+    _accumulator,
+    _advanced,
+    _bias_row,
+    _finish,
+    _result_buffers,
+)
 from triton_kernels.gemm.gluon.versions import (
     fence_async_shared,
     gdc_wait,
@@ -91,7 +97,7 @@ def _consume_parts(
     CONSUMER: gl.constexpr,
     buffers, barriers, size, scales, bias_ptr, c_ptr, c_strides, scalars, outs, out_strides,
     ACT: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, OUT_TMA: gl.constexpr,
-    CONSUMERS: gl.constexpr, PART_N: gl.constexpr,
+    UNIT: gl.constexpr, CONSUMERS: gl.constexpr, PART_N: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
     GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -102,8 +108,7 @@ def _consume_parts(
     ROW: gl.constexpr = CONSUMER * ROWS
     lying: gl.constexpr = _accumulator(BLOCK_N)
     out, pre, out_buffer = outs
-    if OUT_TMA:
-        outs = out, pre, out_buffer.index(CONSUMER)
+    outs = out, pre, out_buffer.index(CONSUMER)
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     stage = gl.to_tensor(0)
@@ -151,7 +156,7 @@ def _consume_parts(
         row = _bias_row(bias_ptr, n, N, BLOCK_N, lying)
         _finish(
             acc, row, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
-            bias_ptr is not None, ACT, OUT_TMA, False, PART_N,
+            bias_ptr is not None, ACT, OUT_TMA, False, UNIT, PART_N,
         )  # fmt: skip
     if OUT_TMA:
         store_wait(0)
@@ -179,6 +184,7 @@ def gemm_gluon_f16x3_kernel(
     A_T: gl.constexpr,
     B_T: gl.constexpr,
     OUT_TMA: gl.constexpr,
+    UNIT: gl.constexpr,
     CONSUMERS: gl.constexpr,
     PART_N: gl.constexpr,
     BLOCK_M: gl.constexpr,
@@ -198,10 +204,7 @@ def gemm_gluon_f16x3_kernel(
     a_low_buffer = gl.allocate_shared_memory(a_desc.dtype, a_shape, a_desc.layout)
     b_high_buffer = gl.allocate_shared_memory(b_desc.dtype, b_shape, b_desc.layout)
     b_low_buffer = gl.allocate_shared_memory(b_desc.dtype, b_shape, b_desc.layout)
-    out_buffer = a_high_buffer  # never used as such
-    if OUT_TMA:
-        rows: gl.constexpr = BLOCK_M // CONSUMERS
-        out_buffer = gl.allocate_shared_memory(out.dtype, [CONSUMERS, rows, PART_N], out.layout)
+    out_buffer = _result_buffers(out, BLOCK_M // CONSUMERS, CONSUMERS, PART_N, OUT_TMA, False)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -221,11 +224,11 @@ def gemm_gluon_f16x3_kernel(
         gl.warp_specialize(
             [
                 (_consume_parts, (0, buffers, barriers, size, scales, bias_ptr, c_ptr, c_strides,
-                                  scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, CONSUMERS,
-                                  PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                                  scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, UNIT,
+                                  CONSUMERS, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
                 (_consume_parts, (1, buffers, barriers, size, scales, bias_ptr, c_ptr, c_strides,
-                                  scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, CONSUMERS,
-                                  PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                                  scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, UNIT,
+                                  CONSUMERS, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
                 (_produce_parts, (descs, (a_low, b_low), buffers, barriers, size, A_T, B_T,
                                   BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             ],
@@ -236,8 +239,8 @@ def gemm_gluon_f16x3_kernel(
         gl.warp_specialize(
             [
                 (_consume_parts, (0, buffers, barriers, size, scales, bias_ptr, c_ptr, c_strides,
-                                  scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, CONSUMERS,
-                                  PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
+                                  scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, UNIT,
+                                  CONSUMERS, PART_N, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
                 (_produce_parts, (descs, (a_low, b_low), buffers, barriers, size, A_T, B_T,
                                   BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES)),
             ],

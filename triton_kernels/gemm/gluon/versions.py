@@ -15,6 +15,8 @@ from triton.language.extra.cuda import gdc_wait
 load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 thread_barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+_memory = gl.shared_memory_descriptor
+reinterpret = getattr(_memory, "reinterpret", None) or _memory._reinterpret
 store_wait = tma.store_wait
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "gluon",
     "load_tile",
     "mbarrier",
+    "reinterpret",
     "store_tile",
     "store_wait",
     "thread_barrier",
