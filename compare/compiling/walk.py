@@ -103,7 +103,7 @@ def distinct(arch: str) -> tuple[Product, ...]:
             if configuration.gluon or problem.kernels == "tl":
                 # The number of splits is no constant of the kernel; only whether it splits is.
                 kind = configuration._replace(SPLIT=min(2, configuration.SPLIT))
-                first_of.setdefault((kind, problem[3:-2], product.pre), each)
+                first_of.setdefault((kind, problem.of_any_size(), product.pre), each)
     return tuple(first_of.values())
 
 

@@ -107,7 +107,7 @@ TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
 PLENTY = 128 * 1024
 
 
-Failed = tuple[Configuration, tuple[object, ...], Gpu]
+Failed = tuple[Configuration, Problem, Gpu]
 # The tiles for a split K with more than 32 rows. With up to 32 rows tiles are SMALL columns wide.
 FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
 
@@ -406,12 +406,12 @@ def _fitting(
 def _fits(form: Configuration, problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> bool:
     """Whether there is enough shared memory, by the estimate and by failed launches."""
     enough = form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
-    return enough and (form._replace(SPLIT=1), problem[3:-2], gpu) not in failed
+    return enough and (form._replace(SPLIT=1), problem.of_any_size(), gpu) not in failed
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
-# Configurations whose launch ran out of resources although they should have fitted, with the parts
-# of the Problem on which that depends: all except its size and how it lies.
+# Configurations whose launch ran out of resources although they should have fitted. Of the Problem
+# its size and how it lies do not count.
 _failed: frozenset[Failed] = frozenset()
 
 
@@ -421,7 +421,7 @@ def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: E
     global _failed
     if configuration == _SMALLEST:
         return False
-    _failed |= {(configuration._replace(SPLIT=1), problem[3:-2], gpu)}
+    _failed |= {(configuration._replace(SPLIT=1), problem.of_any_size(), gpu)}
     choose.cache_clear()
     _known_calls.forget()
     warnings.warn(
