@@ -1,8 +1,9 @@
-"""What gemm_gluon_kernel stores without a descriptor, the order of its tiles, and operands whose
-rows go across K."""
+"""What gemm_gluon_kernel stores without a descriptor, the order and places of its tiles, and
+operands whose rows go across K."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -30,6 +31,7 @@ needs_hopper = pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
     reason="Gluon's kernel is for compute capability 9.0",
 )
+MANY = 100_000
 LARGEST = [form for form in FORMS if form.tiles[:2] in {(128, 256), (160, 256), (256, 128)}]
 
 
@@ -101,11 +103,75 @@ def test_results_by_columns_or_with_gaps(step: int) -> None:
 
 
 def test_few_columns_of_tiles_are_taken_a_few_rows_at_a_time() -> None:
-    assert forms.group_m(LARGEST[0].tiles, 256 * (FEW - 1)) == 4
-    assert forms.group_m(LARGEST[0].tiles, 256 * (FEW - 1) + 1) == LARGEST[0].tiles.GROUP_M == 16
-    assert forms.group_m(LARGEST[1].tiles, 128) == 2
+    assert forms.group_m(LARGEST[0].tiles, MANY, 256 * (FEW - 1)) == 4
+    assert forms.group_m(LARGEST[0].tiles, MANY, 256 * (FEW - 1) + 1) == 16
+    assert forms.group_m(LARGEST[1].tiles, MANY, 128) == 2
     for form in FORMS:
-        assert forms.group_m(form.tiles, 1) <= form.tiles.GROUP_M
+        wanted = form.tiles.GROUP_M
+        assert forms.group_m(form.tiles, MANY, MANY) == wanted
+        assert forms.group_m(form.tiles, MANY, 1) <= wanted
+
+
+@pytest.mark.parametrize(
+    ("rows", "group"),
+    [(5, 5), (8, 8), (9, 9), (11, 11), (13, 7), (17, 9), (20, 10), (21, 8), (25, 8), (200, 8)],
+)
+def test_up_to_two_groups_of_rows_have_the_same_height(rows: int, group: int) -> None:
+    """Nine rows would be a group of eight and one, whose programs share nothing of b."""
+    (form,) = (form for form in FORMS if form.tiles[:2] == (64, 256))
+    assert form.tiles.GROUP_M == 8
+    assert forms.group_m(form.tiles, 64 * rows, MANY) == group
+
+
+@pytest.mark.gpu_only
+@needs_hopper
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+def test_a_tile_that_is_moved_inwards_has_the_bits_of_one_that_is_not(form: Configuration) -> None:
+    """Of the same product with more rows and columns all tiles are whole. Every layout, with a bias
+    and c; once in fewer rows and columns than a tile."""
+    m, n = form.tiles[:2]
+    M, N, K = 3 * m, 3 * n, 520
+    c = None if form.TURNED else torch.randn(M, N, device="cuda").bfloat16()
+    bias = torch.randn(N, device="cuda").bfloat16()
+    for a_t, b_t in itertools.product((False, True), (False, True)):
+        a = torch.randn(K, M, device="cuda").t() if a_t else torch.randn(M, K, device="cuda")
+        b = torch.randn(N, K, device="cuda").t() if b_t else torch.randn(K, N, device="cuda")
+        a, b = a.bfloat16(), b.bfloat16()
+        with forced(form):
+            whole = triton_kernels.gemm_bias_act(a, b, bias, act="silu", c=c)
+        for rows, columns in ((2 * m + 8, 2 * n + 8), (3 * m - 8, 3 * n - 72), (40, 40)):
+            some = None if c is None else c[:rows, :columns]
+            with forced(form), _launch.multiprocessors(2):
+                args = a[:rows], b[:, :columns], bias[:columns]
+                part = triton_kernels.gemm_bias_act(*args, act="silu", c=some)
+            assert torch.equal(part, whole[:rows, :columns])
+
+
+@pytest.mark.gpu_only
+@needs_hopper
+@pytest.mark.parametrize(
+    ("tiles", "few", "many", "N"),
+    [((128, 128), 1160, 1280, 1664), ((64, 256), 584, 640, 3328), ((64, 256), 576, 640, 3328)],
+)
+def test_a_last_row_of_tiles_slows_down_no_others(
+    tiles: tuple[int, int], few: int, many: int, N: int
+) -> None:
+    """A product of fewer rows, which fills as many tiles or fewer, took 1.5, 1.25 and 1.5 times as
+    long (H100): its last tiles had few rows to load, or were a group of one row."""
+    (form,) = (form._replace(ALTERNATE=False) for form in FORMS if form.tiles[:2] == tiles)
+    matrices = [torch.randn(rows, 8192, device="cuda").bfloat16() for rows in (few, many, N)]
+    *both, b = (torch.nn.functional.normalize(each) for each in matrices)
+    times: list[list[float]] = [[], []]
+    for taken, a in [*zip(times, both)] * 20:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with forced(form):
+            torch.cuda._sleep(1_000_000)
+            start.record()
+            triton_kernels.gemm_bias_act(a, b.t())
+            end.record()
+        torch.cuda.synchronize()
+        taken.append(start.elapsed_time(end))
+    assert min(times[0]) < 1.15 * min(times[1])
 
 
 @pytest.mark.gpu_only
@@ -118,7 +184,7 @@ def test_any_order_of_tiles_is_the_same_kernel_and_product(
     b = torch.randn(200, 1000, device="cuda").bfloat16()
     want, kernel = None, forms.__name__.replace("forms", "kernels")
     for group in (1, 3, 4, 16):
-        monkeypatch.setattr(forms, "group_m", lambda tiles, N, group=group: group)
+        monkeypatch.setattr(forms, "group_m", lambda tiles, M, N, group=group: group)
         with forced(LARGEST[0]), _launch.recording() as recorded:
             got = triton_kernels.gemm_bias_act(a, b)
         jitted, _, compiled, _ = recorded.launches[-1]

@@ -68,14 +68,23 @@ PARTS_FORMS = {
 # 1.05), 128×192 with 4 1.01 and 64×192 1.05 times as with 8. On those with more, 0.98, 0.99, 1.00
 # and 0.90 times.
 FEW = 24
+# Groups of rows that have the same height. A last group of few rows shares less, and the programs
+# that share most wait for it: in 64×256 nine rows are 1.23 times as fast in one group as in eight
+# and one, 17 rows 1.11 times in nine and eight as in eight, eight and one (others of up to 18 rows
+# 1.01 to 1.10). Of more groups 9 instead of 8, or 5 instead of 4, made 64 rows 0.61 to 0.80 times
+# as fast on ten (H100).
+EVEN = 2
 
 
-def group_m(tiles: Tiles, N: int) -> int:
-    """The GROUP_M of a launch of gemm_gluon_kernel: the tiles', or less if there are few columns.
-    ``tiles`` and N are those of the kernel, which may compute the transpose."""
-    if cdiv(N, tiles.BLOCK_N) >= FEW:
-        return tiles.GROUP_M
-    return min(tiles.GROUP_M, 2 if tiles.BLOCK_M >= 256 else 4)
+def group_m(tiles: Tiles, M: int, N: int) -> int:
+    """The GROUP_M of a launch of gemm_gluon_kernel: the tiles', or less if there are few columns;
+    of up to two groups about half of the rows. ``tiles``, M and N are those of the kernel, which
+    may compute the transpose."""
+    rows, columns, wanted = cdiv(M, tiles.BLOCK_M), cdiv(N, tiles.BLOCK_N), tiles.GROUP_M
+    if columns < FEW:
+        wanted = min(wanted, 2 if tiles.BLOCK_M >= 256 else 4)
+    groups = max(1, cdiv(2 * rows - wanted, 2 * wanted))  # rows / wanted, rounded
+    return cdiv(rows, groups) if groups <= EVEN else wanted
 
 
 def able(problem: Problem, gpu: Gpu) -> dict[Configuration, float]:

@@ -124,7 +124,7 @@ def launch(
         *strides,
         *gemm.scalars,
         parts,
-        forms.group_m(tiles_of(chosen), shape[1]),
+        forms.group_m(tiles_of(chosen), *shape[:2]),
         grid=(programs, 1, 1),
     )
 
