@@ -15,6 +15,7 @@ from typing import Any
 import processes
 import pytest
 import torch
+from marks import compiles
 from triton.runtime import driver
 from typer.testing import CliRunner, Result
 
@@ -32,9 +33,7 @@ from triton_kernels.gemm import Tiles
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.interpreter import cross_compile as without_gpu
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
+pytestmark = compiles
 needs_nvcc = pytest.mark.skipif(
     cross_compile.nvcc_missing() is not None, reason=str(cross_compile.nvcc_missing())
 )

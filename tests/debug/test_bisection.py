@@ -13,6 +13,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from marks import compiles
 from triton.language.semantic import TritonSemantic
 from typer.testing import CliRunner
 
@@ -23,11 +24,6 @@ from compare.debugging import investigation, subjects
 from compare.debugging.compiled import bisection
 from compare.debugging.compiled.bisection import Bisection, Run
 from triton_kernels.interpreter import cross_compile, recompile
-
-compiles = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
-
 
 # ---- kernels ----
 

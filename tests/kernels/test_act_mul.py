@@ -3,12 +3,12 @@ launch; and how wide their compiled accesses are."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 import torch
+from marks import compiles
 from torch import Tensor
 
 import triton_kernels as tk
@@ -191,10 +191,6 @@ def test_numbers_on_the_cpu_join(device: torch.device) -> None:
 
 # ---- compiled ----
 
-not_interpreted = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
-
 
 def compiled(function: Callable[[], object]) -> list[tuple[str, Counter, Counter]]:
     """The name, loads and stores, bits → how many, of each kernel."""
@@ -209,7 +205,7 @@ def compiled(function: Callable[[], object]) -> list[tuple[str, Counter, Counter
     return found
 
 
-@not_interpreted
+@compiles
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("columns", [128, 1008, 11008])
 def test_halves_are_accessed_in_16_bytes(columns: int, dtype: torch.dtype) -> None:
@@ -224,7 +220,7 @@ def test_halves_are_accessed_in_16_bytes(columns: int, dtype: torch.dtype) -> No
         assert set(loads) == set(stores) == {"128"}
 
 
-@not_interpreted
+@compiles
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_an_odd_count_keeps_vectors(dtype: torch.dtype) -> None:
     x, per_vector = torch.empty(1023, 1023, dtype=dtype, device="meta"), 16 // dtype.itemsize
@@ -234,7 +230,7 @@ def test_an_odd_count_keeps_vectors(dtype: torch.dtype) -> None:
     assert stores == {"128": 2, str(8 * dtype.itemsize): 2 * per_vector}
 
 
-@not_interpreted
+@compiles
 def test_a_transposed_gradient_is_read_by_vectors() -> None:
     gate = torch.empty(1024, 1024, dtype=torch.bfloat16, device="meta")
     ((_, loads, stores),) = compiled(lambda: tk.act_mul_backward(gate.t(), gate, gate, "silu"))

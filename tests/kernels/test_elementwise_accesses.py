@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from typing import Any
 
 import pytest
 import torch
+from marks import compiles
 
 pytest.importorskip("hypothesis")
 
@@ -21,9 +21,7 @@ from compare.compiling import machine_code
 from triton_kernels import _elementwise
 from triton_kernels.interpreter import cross_compile
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
+pytestmark = compiles
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+from marks import compiles
 from torch import Tensor
 
 import cuda_reference
@@ -254,9 +254,7 @@ def test_cases_have_every_form_in_gluon() -> None:
     assert chosen == set(PARTS_FORMS)
 
 
-@pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
+@compiles
 @pytest.mark.parametrize("form", PARTS_FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
 def test_each_form_in_gluon_compiles(form: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "choose", lambda problem, gpu: form)

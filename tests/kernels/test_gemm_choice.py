@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import warnings
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from marks import compiles
 from triton.runtime.errors import OutOfResources
 
 import triton_kernels
@@ -20,9 +20,6 @@ from triton_kernels._precision import PRECISIONS
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choice, choose
 from triton_kernels.interpreter import cross_compile
 
-compiles = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
 BF16, F32 = torch.bfloat16, torch.float32
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 import pytest
 import torch
+from marks import compiles, needs_hopper
 
 import triton_kernels
 from compare.cases import Case
@@ -24,13 +24,6 @@ from triton_kernels.interpreter.cross_compile import compiling
 
 H200 = GPUS["sm_90"]
 BF16 = torch.bfloat16
-compiles = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
-needs_hopper = pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
-    reason="Gluon's kernel is for compute capability 9.0",
-)
 
 
 def problem(M: int, N: int, K: int, kernels: str = "any") -> Problem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any
 import processes
 import pytest
 import torch
+from marks import compiles, needs_hopper
 from torch import Tensor
 from triton.compiler.errors import CompilationError
 
@@ -33,9 +33,6 @@ H200 = GPUS["sm_90"]
 BF16, HALF, F32 = torch.bfloat16, torch.float16, torch.float32
 META = torch.device("meta")
 GLUON_LAUNCH, FMA_LAUNCH = "triton_kernels.gemm.gluon.launch", "triton_kernels.gemm.gluon.fma"
-compiles = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
 
 
 def problem(M: int, N: int, K: int, dtype: torch.dtype = BF16, **more: Any) -> Problem:
@@ -423,10 +420,6 @@ def test_a_failed_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- on the GPU ----
 
-needs_hopper = pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
-    reason="Gluon's kernel is for compute capability 9.0",
-)
 CALLS = list(itertools.product(((333, 456, 328), (70, 40, 40), (515, 264, 1032)), range(4)))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
 import pytest
 import torch
+from marks import compiles, needs_hopper
 from torch import Tensor
 
 import triton_kernels
@@ -21,9 +21,6 @@ from triton_kernels.interpreter.cross_compile import compiling
 
 H200, F32 = GPUS["sm_90"], torch.float32
 META = torch.device("meta")
-compiles = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
 
 
 def problem(M: int, N: int, K: int, **more: Any) -> Problem:
@@ -153,11 +150,6 @@ def test_unaligned_operands_are_copied_as_they_lie() -> None:
 
 
 # ---- on the GPU ----
-
-needs_hopper = pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
-    reason="Gluon's kernels are for compute capability 9.0",
-)
 
 
 @pytest.mark.gpu_only

@@ -4,11 +4,11 @@ operands whose rows go across K."""
 from __future__ import annotations
 
 import itertools
-import os
 from typing import Any
 
 import pytest
 import torch
+from marks import compiles, needs_hopper
 from torch import Tensor
 
 import triton_kernels
@@ -24,13 +24,6 @@ from triton_kernels.interpreter.cross_compile import compiling
 H200 = GPUS["sm_90"]
 BF16 = torch.bfloat16
 META = torch.device("meta")
-compiles = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted kernels cannot be compiled"
-)
-needs_hopper = pytest.mark.skipif(
-    torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
-    reason="Gluon's kernel is for compute capability 9.0",
-)
 MANY = 100_000
 LARGEST = [form for form in FORMS if form.tiles[:2] in {(128, 256), (160, 256), (256, 128)}]
 
@@ -195,6 +188,7 @@ def test_any_order_of_tiles_is_the_same_kernel_and_product(
         assert compiled is want[1]
 
 
+@compiles
 @pytest.mark.parametrize("a_across", [False, True])
 @pytest.mark.parametrize("b_across", [False, True])
 def test_the_choice_knows_whose_rows_go_across_K(
