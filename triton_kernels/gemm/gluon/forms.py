@@ -71,8 +71,8 @@ FEW = 24
 # Groups of rows that have the same height. A last group of few rows shares less, and the programs
 # that share most wait for it: in 64×256 nine rows are 1.23 times as fast in one group as in eight
 # and one, 17 rows 1.11 times in nine and eight as in eight, eight and one (others of up to 18 rows
-# 1.01 to 1.10). Of more groups 9 instead of 8, or 5 instead of 4, made 64 rows 0.61 to 0.80 times
-# as fast on ten (H100).
+# 1.01 to 1.10). Of more groups 9 instead of 8, or 5 instead of 4, make tiles of 64 rows 0.95 times
+# as fast (0.61 to 1.39, 71 pairs of a product and tiles, some of which are moved as well; H100).
 EVEN = 2
 
 
