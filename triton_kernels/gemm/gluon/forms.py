@@ -77,9 +77,9 @@ EVEN = 2
 
 
 def group_m(tiles: Tiles, M: int, N: int) -> int:
-    """The GROUP_M of a launch of gemm_gluon_kernel: the tiles', or less if there are few columns;
-    of up to two groups about half of the rows. ``tiles``, M and N are those of the kernel, which
-    may compute the transpose."""
+    """The GROUP_M of a launch of gemm_gluon_kernel: the tiles', or less if there are few columns.
+    If there are up to two groups, they get equal shares of the rows. ``tiles``, M and N are those
+    of the kernel, which may compute the transpose."""
     rows, columns, wanted = cdiv(M, tiles.BLOCK_M), cdiv(N, tiles.BLOCK_N), tiles.GROUP_M
     if columns < FEW:
         wanted = min(wanted, 2 if tiles.BLOCK_M >= 256 else 4)

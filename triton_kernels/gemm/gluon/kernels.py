@@ -78,22 +78,22 @@ def _item(item, tiles, steps, split):
 
 
 @gluon.constexpr_function
-def _units(A_T, B_T, TURNED):
+def _alignment(A_T, B_T, TURNED):
     """What the first row and column of a tile are multiples of: rows in memory, of a, b and out,
     are divided at multiples of a line."""
     return 64 if A_T or TURNED else 1, 1 if B_T and TURNED else 64
 
 
 @gluon.jit
-def _begin(index, length, BLOCK: gl.constexpr, UNIT: gl.constexpr):
-    """Where a block begins along a matrix. The last one is moved inwards, to a multiple of UNIT."""
-    last = gl.cdiv(gl.maximum(length - BLOCK, 0), UNIT) * UNIT
+def _begin(index, length, BLOCK: gl.constexpr, ALIGN: gl.constexpr):
+    """Where a block begins along a matrix. The last is moved inwards, to a multiple of ALIGN."""
+    last = gl.cdiv(gl.maximum(length - BLOCK, 0), ALIGN) * ALIGN
     return gl.minimum(index * BLOCK, last)
 
 
 @gluon.jit
 def _origin(
-    tile, size, group_m, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, UNITS: gl.constexpr
+    tile, size, group_m, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, ALIGN: gl.constexpr
 ):  # fmt: skip
     """The first row and column of a tile.
 
@@ -103,8 +103,8 @@ def _origin(
     of about the same time. 1160×1664×8192 took 1.5 times as long in tiles of 128×128 (H100).
     """
     tile_m, tile_n = swizzle(tile, size[0], size[1], BLOCK_M, BLOCK_N, group_m)
-    m = _begin(tile_m, size[0], BLOCK_M, UNITS[0])
-    n = _begin(tile_n, size[1], BLOCK_N, UNITS[1])
+    m = _begin(tile_m, size[0], BLOCK_M, ALIGN[0])
+    n = _begin(tile_n, size[1], BLOCK_N, ALIGN[1])
     return m, n
 
 
@@ -132,7 +132,7 @@ def _load(
 @gluon.jit
 def _produce(
     descs, buffers, barriers, size, split, group_m, loaded,
-    A_T: gl.constexpr, B_T: gl.constexpr, UNITS: gl.constexpr,
+    A_T: gl.constexpr, B_T: gl.constexpr, ALIGN: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The producer's work: all loads, except the first ``loaded`` steps of the first item, which
@@ -147,7 +147,7 @@ def _produce(
     phase = gl.where(loaded == STAGES, 0, 1)
     for item in range(start, items, gl.num_programs(0)):
         tile, _part, first, end = _item(item, tiles, steps, split)
-        m, n = _origin(tile, size, group_m, BLOCK_M, BLOCK_N, UNITS)
+        m, n = _origin(tile, size, group_m, BLOCK_M, BLOCK_N, ALIGN)
         for step in range(gl.where(item == start, first + loaded, first), end):
             mbarrier.wait(empty.index(stage), phase)
             _load(descs, buffers, full, stage, m, n, step * BLOCK_K, True, A_T, B_T)
@@ -358,7 +358,7 @@ def _consume(
     buffers, barriers, size, split, group_m, bias_ptr, c_ptr, c_strides, scalars, outs,
     out_strides,
     ACT: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, OUT_TMA: gl.constexpr,
-    TURNED: gl.constexpr, UNIT: gl.constexpr, UNITS: gl.constexpr,
+    TURNED: gl.constexpr, UNIT: gl.constexpr, ALIGN: gl.constexpr,
     CONSUMERS: gl.constexpr, ALTERNATE: gl.constexpr, PART_N: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -392,7 +392,7 @@ def _consume(
         phase = steps // STAGES & 1
     for item in range(start, items, programs):
         tile, part, first, end = _item(item, tiles, steps, split)
-        m, n = _origin(tile, size, group_m, BLOCK_M, BLOCK_N, UNITS)
+        m, n = _origin(tile, size, group_m, BLOCK_M, BLOCK_N, ALIGN)
         m += ROW
         acc = gl.zeros([ROWS, FIRST_N], gl.float32, _accumulator(FIRST_N, DEPTH))
         if REST_N:
@@ -538,14 +538,14 @@ def gemm_gluon_kernel(
     scalars = (alpha, beta)
     outs = (out, pre, out_buffer)
     split = (workspace, counters, parts)
-    UNITS: gl.constexpr = _units(A_T, B_T, TURNED)
+    ALIGN: gl.constexpr = _alignment(A_T, B_T, TURNED)
     if WAITS:
         gdc_wait()
     # The first loads start before the warps are specialised, which takes time.
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     tile, _, first, end = _item(gl.program_id(0), tiles, gl.cdiv(K, BLOCK_K), split)
     loaded = gl.minimum(end - first, STAGES)
-    m, n = _origin(tile, size, group_m, BLOCK_M, BLOCK_N, UNITS)
+    m, n = _origin(tile, size, group_m, BLOCK_M, BLOCK_N, ALIGN)
     for i in gl.static_range(STAGES):
         k = (first + i) * BLOCK_K
         _load(descs, buffers, full, i, m, n, k, i < loaded, A_T, B_T)
@@ -555,14 +555,14 @@ def gemm_gluon_kernel(
             [
                 (_consume, (0, buffers, barriers, size, split, group_m, bias_ptr, c_ptr,
                             c_strides, scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
-                            UNIT, UNITS, CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K,
+                            UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K,
                             STAGES)),
                 (_consume, (1, buffers, barriers, size, split, group_m, bias_ptr, c_ptr,
                             c_strides, scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
-                            UNIT, UNITS, CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K,
+                            UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K,
                             STAGES)),
                 (_produce, (descs, buffers, barriers, size, split, group_m, loaded, A_T, B_T,
-                            UNITS, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
+                            ALIGN, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
             ],
             [4, 1],
             [240, 24],
@@ -572,10 +572,10 @@ def gemm_gluon_kernel(
             [
                 (_consume, (0, buffers, barriers, size, split, group_m, bias_ptr, c_ptr,
                             c_strides, scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
-                            UNIT, UNITS, CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K,
+                            UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K,
                             STAGES)),
                 (_produce, (descs, buffers, barriers, size, split, group_m, loaded, A_T, B_T,
-                            UNITS, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
+                            ALIGN, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
             ],
             [1],
             [24],
