@@ -102,7 +102,7 @@ def distinct(arch: str) -> tuple[Product, ...]:
             configuration = choose(problem, gpu)
             if configuration.gluon or problem.kernels == "tl":
                 # The number of splits is no constant of the kernel; only whether it splits is.
-                kind = configuration._replace(SPLIT=min(2, configuration.SPLIT))
+                kind = configuration._replace(SPLIT=min(2, configuration.SPLIT), rest=None)
                 first_of.setdefault((kind, problem.of_any_size(), product.pre), each)
     return tuple(first_of.values())
 
@@ -113,12 +113,13 @@ def sample(arch: str, count: int = SAMPLE) -> tuple[Product, ...]:
 
 
 def compiled(products: Sequence[Product], arch: str) -> list[Launch]:
-    """The compiled launches of the products, in their order, without those that copy operands."""
+    """The compiled launches of the products, in their order, without those that copy operands; of
+    two side by side the first."""
     gpu, own = GPUS[arch], []
     with compiling(gpu.capability) as launches, _launch.multiprocessors(gpu.multiprocessors):
         for product in products:
             _call(product)
-            own.append(launches[-1])
+            own.append(launches[-2 if choose(product.problem, gpu).rest else -1])
     return own
 
 

@@ -18,6 +18,8 @@ from compare.specs.product_inputs import HOW, OPERANDS, addend, arguments_of, ly
 from compare.specs.products import (
     ALIGNMENTS,
     GLUON,
+    GLUON_BESIDE,
+    GLUON_BESIDE_TURNED,
     GLUON_FMA,
     GLUON_PARTS,
     GLUON_TURNED,
@@ -187,7 +189,8 @@ class GemmBiasAct(Product):
             ("functional", 0, {"act": min(OF_PRE), "bias": True, "training": "pre"}),
             ("strided", 3, {"bias": True}),
         ]
-        for cuts, each in ((GLUON, forms), (GLUON_TURNED, turned)):
+        plain, transposed = (*GLUON, *GLUON_BESIDE), (*GLUON_TURNED, *GLUON_BESIDE_TURNED)
+        for cuts, each in ((plain, forms), (transposed, turned)):
             for i, ((M, N, K), multiprocessors) in enumerate(cuts):
                 for j, (layout, fewer, options) in enumerate(each):
                     how = {"multiprocessors": multiprocessors, "operands": operands[(i + j) % 3]}

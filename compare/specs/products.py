@@ -109,10 +109,14 @@ GLUON: list[Cut] = [((450, 328, 3080), 2), ((198, 520, 2056), 2), ((322, 264, 15
 GLUON += [((196, 328, 136), 1), ((324, 96, 40), 2), ((162, 976, 520), 3)]
 GLUON += [((146, 904, 520), 3), ((132, 264, 264), 2), ((66, 264, 40), 8), ((66, 136, 40), 24)]
 GLUON += [((66, 136, 2056), 16), ((260, 208, 5128), 19), ((142, 264, 4104), 12)]
-GLUON += [((326, 392, 3080), 2)]
+GLUON += [((262, 488, 2056), 3)]
 # Those that compute the transpose, of products without an addend; the last with K in parts.
 GLUON_TURNED: list[Cut] = [((228, 200, 40), 6), ((262, 328, 520), 2), ((260, 704, 520), 6)]
 GLUON_TURNED += [((516, 200, 40), 6), ((258, 200, 4104), 18)]
+# Of 16 bits two side by side, for the rest of the columns, and of the rows. The latter have no
+# addend; one of the two computes the transpose.
+GLUON_BESIDE: list[Cut] = [((326, 392, 3080), 2), ((390, 136, 1544), 1)]
+GLUON_BESIDE_TURNED: list[Cut] = [((340, 264, 2056), 5), ((390, 200, 1032), 1)]
 # Products without an addend to compile, of the forms whose place the transpose takes in GLUON's.
 GLUON_PLAIN: list[Cut] = [((1030, 168, 520), 12), ((1030, 200, 40), 1), ((1030, 72, 40), 1)]
 GLUON_PLAIN += [((34, 200, 40), 1), ((34, 168, 40), 1), ((34, 72, 40), 1)]

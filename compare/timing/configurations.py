@@ -21,7 +21,7 @@ from compare.timing.engine import Candidate
 from compare.timing.results import CANDIDATE, CHOSEN
 from triton_kernels import _known_calls, _launch
 from triton_kernels.gemm import Configuration, Gpu, Problem, choose, launch
-from triton_kernels.gemm.choice import split
+from triton_kernels.gemm.choice import fastest, split
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 from triton_kernels.interpreter.cross_compile import compiling
 
@@ -54,8 +54,8 @@ def configurations(problem: Problem, gpu: Gpu) -> list[Configuration]:
 @functools.lru_cache(64)
 def _of_any_size(problem: Problem, gpu: Gpu) -> tuple[Configuration, ...]:
     sizes = itertools.product(ROWS, SIDES, STEPS)
-    chosen = (choose(problem._replace(M=M, N=N, K=K), gpu) for M, N, K in sizes)
-    return tuple(dict.fromkeys(form._replace(SPLIT=1) for form in chosen))
+    chosen = (fastest(problem._replace(M=M, N=N, K=K), gpu) for M, N, K in sizes)
+    return tuple(dict.fromkeys(form.kind for form, _ in chosen))
 
 
 class _Asked(Exception):
@@ -127,7 +127,10 @@ def _choosing(function: Callable[[Problem, Gpu], Configuration]) -> Iterator[Non
 
 
 def label(configuration: Configuration) -> str:
-    """A configuration's fields in a few words."""
+    """A configuration's fields in a few words; of two side by side those of both."""
+    if rest := configuration.rest:
+        first, second = label(configuration._replace(rest=None)), label(rest.form)
+        return f"{first}, from {'column' if rest.across else 'row'} {rest.begin} on {second}"
     blocks, words = [], []
     for name, value in _fields(configuration):
         if name.startswith("BLOCK_"):
@@ -143,5 +146,5 @@ def _fields(named: Any) -> Iterator[tuple[str, Any]]:
     for name, value in named._asdict().items():
         if hasattr(value, "_asdict"):
             yield from _fields(value)
-        else:
+        elif value is not None:
             yield name, value

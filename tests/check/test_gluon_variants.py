@@ -15,7 +15,7 @@ from compare.checking import eager_rule
 from compare.checking.implementations import MODES, applies, implementations
 from compare.cli import app
 from compare.ops import SPECS
-from compare.specs.products import GLUON, GLUON_TURNED
+from compare.specs.products import GLUON, GLUON_BESIDE, GLUON_BESIDE_TURNED, GLUON_TURNED
 from compare.timing import providers
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.gluon.forms import FMA_FORMS
@@ -82,7 +82,8 @@ def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with a full epilogue, and with strided results and a column or a bias; in float16 plain,
     too. In every layout of the operands. One in bfloat16 has addends that float16 does not hold. Of
     the transpose with a bias, with a pre-activation, and with strided results."""
-    spec, forms, turned = SPECS["gemm_bias_act"], len(GLUON), len(GLUON_TURNED)
+    spec = SPECS["gemm_bias_act"]
+    forms, turned = len(GLUON + GLUON_BESIDE), len(GLUON_TURNED + GLUON_BESIDE_TURNED)
     for dtype, plain, special in (("float16", forms, 0), ("bfloat16", 0, 1)):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         before = set(map(str, spec.cases(dtype, "quick")))

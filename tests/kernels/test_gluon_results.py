@@ -77,6 +77,34 @@ def test_results_by_elements_against_float64(form: Configuration, N: int) -> Non
         torch.testing.assert_close(each.double(), right, rtol=2**-8, atol=2**-8)
 
 
+@compiles
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+def test_relu_selects_before_results_are_rounded(form: Configuration) -> None:
+    """Two results are rounded at once then. LLVM alone would round first in some forms, and select
+    16 bits one by one."""
+    a, b, bias = empty(324, 200), empty(200, 304, True), torch.empty(304, dtype=BF16, device=META)
+    with compiling(90) as launches, forced(form):
+        triton_kernels.gemm_bias_act(a, b, bias, act="relu")
+    ptx = launches[-1].asm["ptx"]
+    assert "selp.f32" in ptx
+    assert "selp.b16" not in ptx
+
+
+@pytest.mark.gpu_only
+@needs_hopper
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+def test_relu_keeps_nan_and_negative_zero(form: Configuration) -> None:
+    """-1·0 + -0 is -0."""
+    values = torch.tensor([-0.0, 0.0, float("nan"), -1.0, 1.0, float("-inf"), float("inf"), -1e-38])
+    bias = values.bfloat16().repeat(19).cuda()
+    a, b = (torch.zeros(n, 136, device="cuda").bfloat16() for n in (200, len(bias)))
+    with forced(form):
+        got = triton_kernels.gemm_bias_act(a, b.t(), bias, act="relu", alpha=-1.0)
+    want = torch.where(bias < 0, 0.0, bias).expand_as(got)
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(torch.signbit(got[:, ::8]), torch.ones_like(got[:, ::8], dtype=torch.bool))
+
+
 @pytest.mark.gpu_only
 @needs_hopper
 @pytest.mark.parametrize("step", [1, 3])

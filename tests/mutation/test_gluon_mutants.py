@@ -16,7 +16,7 @@ from compare.mutation import explained, planting, population, tables, trial
 from compare.mutation.explained import Explanation
 from compare.mutation.planting import Plan
 from compare.ops import SPECS
-from compare.specs.products import GLUON, GLUON_FMA, GLUON_PARTS, Cut
+from compare.specs.products import GLUON, GLUON_BESIDE, GLUON_FMA, GLUON_PARTS, Cut
 from triton_kernels.gemm.gluon import availability
 
 KERNELS = f"{population.GLUON}kernels.py"
@@ -65,9 +65,10 @@ def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch)
     tried = [
         c for _, c in trial._tried(ops, "triton-compiled", "quick", 90, None, "gluon", KERNELS)
     ]
-    first, rest = tried[: 2 * len(GLUON)], tried[2 * len(GLUON) :]
-    of_forms = {(shape, number) for shape, number in GLUON}
-    of_forms |= {((M, N - 3, K), number) for (M, N, K), number in GLUON}
+    cuts = GLUON + GLUON_BESIDE
+    first, rest = tried[: 2 * len(cuts)], tried[2 * len(cuts) :]
+    of_forms = {(shape, number) for shape, number in cuts}
+    of_forms |= {((M, N - 3, K), number) for (M, N, K), number in cuts}
     assert {(case.shape, case.options["multiprocessors"]) for case in first} == of_forms
     assert {case.dtype for case in first} == {"float16"}
     assert all("c" in case.options for case in first)

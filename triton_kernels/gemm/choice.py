@@ -9,7 +9,8 @@ fastest by :mod:`triton_kernels.gemm.model`:
   gemm_gluon_fma_kernel are the only ones for float32 matrices in precision ieee;
 - through pointers, the tiles given by rules, if there are no descriptors or few rows; and
   POINTER_TILES, if descriptors need copies that pointers can do without;
-- if there are fewer tiles than multiprocessors, the last two with K split, and small tiles.
+- if there are fewer tiles than multiprocessors, the last two with K split, and small tiles;
+- two configurations of gemm_gluon_kernel side by side, see :mod:`triton_kernels.gemm.beside`.
 
 Each candidate is first reduced until a block has enough shared memory for it: to fewer stages, then
 to smaller tiles. The constants of the rules are in :class:`triton_kernels._measured.Constants`;
@@ -31,6 +32,7 @@ from triton_kernels._counts import cdiv
 from triton_kernels._gpu import H200, Gpu
 from triton_kernels._measured import SHIPPED, Constants
 from triton_kernels.gemm import model
+from triton_kernels.gemm.beside import SHORT, beside
 from triton_kernels.gemm.configurations import (
     HALVES,
     Configuration,
@@ -132,20 +134,31 @@ WHOLE = [1]
 
 @functools.lru_cache(4096)
 def choose(problem: Problem, gpu: Gpu) -> Configuration:
-    """The configuration for a problem on a GPU: the fastest candidate by the model. Many rows are
-    rounded up: all that fill the same tiles share an entry, and little else depends on so few."""
+    """The configuration for a problem on a GPU: the fastest candidate by the model, or a pair that
+    is faster. Many rows are rounded up: all that fill the same tiles share an entry, and little
+    else depends on so few."""
     M = problem.M
     if M > MANY and M % SHARED:
         return choose(problem._replace(M=SHARED * cdiv(M, SHARED)), gpu)
+    one, seconds = fastest(problem, gpu)
+    if seconds < SHORT or problem.dtype not in HALVES:
+        return one
+    ways = candidates(problem, gpu)
+    forms = [(f, r) for f, r, cuts in ways if f.gluon and not f.ALTERNATE and cuts[0] == 1]
+    return (beside(problem, gpu, forms, seconds) if forms else None) or one
+
+
+def fastest(problem: Problem, gpu: Gpu) -> tuple[Configuration, float]:
+    """The fastest candidate by the model, and its seconds; 0 if there is no choice."""
     ways = candidates(problem, gpu)
     if len(ways) == 1 and ways[0][2] == WHOLE:
-        return ways[0][0]
+        return ways[0][0], 0.0
     seconds, least = model.timed(problem, gpu), math.inf
     for form, reached, parts in ways:
         for number, each in zip(parts, seconds(form, reached, parts)):
             if each < least:
                 least, best, into = each, form, number
-    return best if into == 1 else best._replace(SPLIT=into)
+    return best if into == 1 else best._replace(SPLIT=into), least
 
 
 def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
@@ -406,7 +419,7 @@ def _fitting(
 def _fits(form: Configuration, problem: Problem, gpu: Gpu, failed: frozenset[Failed]) -> bool:
     """Whether there is enough shared memory, by the estimate and by failed launches."""
     enough = form.shared_memory(problem, gpu.capability) <= gpu.shared_memory
-    return enough and (form._replace(SPLIT=1), problem.of_any_size(), gpu) not in failed
+    return enough and (form.kind, problem.of_any_size(), gpu) not in failed
 
 
 _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
@@ -421,7 +434,8 @@ def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: E
     global _failed
     if configuration == _SMALLEST:
         return False
-    _failed |= {(configuration._replace(SPLIT=1), problem.of_any_size(), gpu)}
+    used = [configuration, *([configuration.rest.form] if configuration.rest else [])]
+    _failed |= {(form.kind, problem.of_any_size(), gpu) for form in used}
     choose.cache_clear()
     _known_calls.forget()
     warnings.warn(

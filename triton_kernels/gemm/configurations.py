@@ -12,6 +12,9 @@ from triton_kernels._counts import cdiv
 
 HALVES = (torch.float16, torch.bfloat16)
 ALIGNED = 128  # bytes of a line of L2, and of a row of a tile that a descriptor loads at once
+# Of kernels in Gluon: warps of a consumer, rows of a part of a tile that it stores at once, and its
+# buffers for such parts.
+WARPS, PART_M, BUFFERS = 4, 64, 2
 KEPT_FROM = 64  # elements of a thread from which on gemm_gluon_fma_kernel keeps sums elsewhere
 
 
@@ -72,6 +75,20 @@ class Tiles(NamedTuple):
         return self.BLOCK_M * self.BLOCK_N >= KEPT_FROM * 32 * self.num_warps
 
 
+class Rest(NamedTuple):
+    """The rest of a result, which another configuration computes at the same time.
+
+    Attributes:
+        across: whether it is the last columns; otherwise it is the last rows.
+        begin: the first of these.
+        form: the other configuration.
+    """
+
+    across: bool
+    begin: int
+    form: Configuration
+
+
 class Configuration(NamedTuple):
     """A kernel and its tiles.
 
@@ -89,6 +106,7 @@ class Configuration(NamedTuple):
             BLOCK_N, may be 96, 160 or 192.
         SPLIT: the largest number of parts into which K is split, for tiles that would not fill all
             multiprocessors.
+        rest: what another configuration computes of the result, see gemm.beside.
     """
 
     tma: bool
@@ -98,6 +116,12 @@ class Configuration(NamedTuple):
     ALTERNATE: bool = False
     TURNED: bool = False
     SPLIT: int = 1
+    rest: Rest | None = None
+
+    @property
+    def kind(self) -> Configuration:
+        """The configuration without what may differ from call to call of its kernel."""
+        return self._replace(SPLIT=1, rest=None)
 
     def of_dtype(self, dtype: torch.dtype) -> Configuration:
         """The same configuration, which is for 16-bit matrices, for another dtype: a step of K and
@@ -128,15 +152,16 @@ class Configuration(NamedTuple):
         exchanges between threads: an element may be computed by one thread and loaded or stored by
         another.
         """
-        m, n, k, _, _, stages = self.tiles
+        m, n, k, _, warps, stages = self.tiles
         if not (self.gluon or _multiplies_in_shared_memory(self.tiles, problem, capability)):
             stages = max(1, stages - 1)  # the stage that is multiplied is in registers
         loop = stages * (m + n) * k * problem.dtype.itemsize
         if self.gluon and not problem.by_cores:
             return loop + (m * n * 4 if self.tiles.kept else 0) + _REST
-        if self.gluon:  # each consumer has a buffer for a part of its tile, or half tile
-            tiles = 2 if self.ALTERNATE else 1
-            return loop + tiles * m * n // self.SUBTILES * problem.out_dtype.itemsize + _REST
+        if self.gluon:  # each consumer has buffers for parts of its tile
+            columns = (m if self.TURNED else n) // self.SUBTILES
+            parts = warps // WARPS * BUFFERS * PART_M * columns
+            return loop + parts * problem.out_dtype.itemsize + _REST
         if problem.precision == "f16x3":  # two parts of two bytes; one tile per program
             epilogue = m * n * 4  # from tensor memory it does not reuse the stages
             return (loop + epilogue if capability >= 100 else max(loop, epilogue)) + _REST

@@ -130,9 +130,7 @@ def by_descriptors(
     if chosen.gluon:
         from triton_kernels.gemm.gluon.launch import launch as multiply
 
-        parts = chosen.parts(K)
-        programs = min(chosen.tiles_of(M, N) * parts, most)
-        multiply(chosen, programs, gemm, (a, b), how, parts, waits)
+        multiply(chosen, most, gemm, (a, b), how, waits)
         return
     strides = gemm.strides
     kinds = _launch.kinds((shape, *strides))

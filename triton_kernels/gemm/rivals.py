@@ -34,7 +34,7 @@ from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu, Peaks
 from triton_kernels._measured import Rates
 from triton_kernels.gemm import model
-from triton_kernels.gemm.choice import candidates, choose
+from triton_kernels.gemm.choice import candidates, fastest
 from triton_kernels.gemm.configurations import HALVES, Problem
 from triton_kernels.gemm.launch import copying_pays, pitches
 
@@ -75,7 +75,7 @@ def ours(layer: Layer, gpu: Gpu, rates: Rates, kernels: str) -> float:
     M, N, K, dtype, act = layer
     pitch = K * dtype.itemsize
     problem = Problem(M, N, K, dtype, dtype, kernels=kernels, pitches=pitches(pitch, pitch, M, N))
-    form = choose(problem, gpu)
+    form, _ = fastest(problem, gpu)
     epilogue = EPILOGUES.get(act or "", LONGER) if form.ALTERNATE else ALONE
     if form.tma and not aligned(N):
         epilogue += BY_ELEMENTS

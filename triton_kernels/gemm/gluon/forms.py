@@ -21,9 +21,9 @@ CAPABILITY = 90
 # or columns and 256×128 1.01 times. Others do not gain. See also group_m.
 FORMS = {
     # Two consumers; each has half of a tile's rows.
-    Configuration(True, Tiles(128, 256, 64, 16, 8, 4), 2, gluon=True): 0.98,
+    Configuration(True, Tiles(128, 256, 64, 16, 8, 4), 4, gluon=True): 0.98,
     Configuration(True, Tiles(256, 128, 64, 4, 8, 4), 2, gluon=True): 0.93,
-    Configuration(True, Tiles(128, 192, 64, 8, 8, 5), 3, gluon=True): 0.94,
+    Configuration(True, Tiles(128, 192, 64, 8, 8, 5), 6, gluon=True): 0.94,
     Configuration(True, Tiles(128, 160, 64, 4, 8, 5), 5, gluon=True): 0.85,
     # Two consumers with alternating tiles: for short sums, which take less time than epilogues.
     Configuration(True, Tiles(128, 128, 64, 4, 8, 6), 2, gluon=True, ALTERNATE=True): 0.85,
@@ -32,13 +32,13 @@ FORMS = {
     Configuration(True, Tiles(64, 256, 64, 8, 4, 5), 4, gluon=True): 0.95,
     Configuration(True, Tiles(64, 192, 64, 8, 4, 6), 3, gluon=True): 0.95,
     Configuration(True, Tiles(64, 160, 64, 8, 4, 7), 5, gluon=True): 0.79,
-    Configuration(True, Tiles(64, 128, 64, 4, 4, 8), 1, gluon=True): 0.82,
+    Configuration(True, Tiles(64, 128, 64, 4, 4, 8), 2, gluon=True): 0.82,
     Configuration(True, Tiles(64, 64, 128, 4, 4, 6), 1, gluon=True): 0.57,
     # Of the transpose: for some hundred rows with a large b, and where they fill the waves better.
     Configuration(True, Tiles(96, 128, 64, 8, 8, 7), 3, gluon=True, TURNED=True): 0.75,
     Configuration(True, Tiles(160, 128, 64, 4, 8, 5), 5, gluon=True, TURNED=True): 0.83,
     Configuration(True, Tiles(160, 256, 64, 8, 8, 4), 5, gluon=True, TURNED=True): 0.88,
-    Configuration(True, Tiles(192, 128, 64, 8, 8, 5), 3, gluon=True, TURNED=True): 0.93,
+    Configuration(True, Tiles(192, 128, 64, 8, 8, 5), 6, gluon=True, TURNED=True): 0.93,
 }
 
 # Of gemm_gluon_fma_kernel: configuration → fraction of the multiply-adds' peak that a full

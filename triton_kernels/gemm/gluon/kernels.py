@@ -15,19 +15,28 @@ from one to the other.
 The number of a block's columns is a power of two. So tiles of 160 and 192 columns have two blocks,
 each with its accumulator: BLOCK_N = 128 + 32 and 128 + 64.
 
+An epilogue stores a tile in parts, from two buffers of each consumer in turn, so that one part is
+stored while the next is computed. All else that a tile needs, its place and its bias, is known
+before its products end.
+
 The kernel and its jit functions take related arguments as one tuple: ``size`` is (M, N, K), strides
-are (of rows, of columns). The functions also take ``descs`` and ``buffers`` as (a, first block of
-b, second block of b), ``barriers`` as (full, empty, turn), ``scalars`` as (alpha, beta), ``outs``
-as (out, pre, buffer), ``split`` as (workspace, counters, parts). The kernel takes these one by one,
-because a launch does not look for descriptors and tensors inside tuples. Strides are passed on as
-they are: a stride of 1 that is assigned to a name would not be a constant to the workers.
+are (of rows, of columns). A launch may compute a region of the result only: it begins at ``begin``,
+which is (row, column), and M and N are its end. The functions also take ``descs`` and ``buffers``
+as (a, first block of b, second block of b), ``barriers`` as (full, empty, turn), ``scalars`` as
+(alpha, beta), ``outs`` as (out, pre, buffers), ``split`` as (workspace, counters, parts). The
+kernel takes these one by one, because a launch does not look for descriptors and tensors inside
+tuples. Strides are passed on as they are: a stride of 1 that is assigned to a name would not be a
+constant to the workers.
 """
 
 from __future__ import annotations
 
 from triton_kernels._scalars import multiple
+from triton_kernels.activations import relu
+from triton_kernels.gemm import configurations
 from triton_kernels.gemm.gluon.versions import (
     fence_async_shared,
+    gdc_launch_dependents,
     gdc_wait,
     gl,
     gluon,
@@ -41,6 +50,9 @@ from triton_kernels.gemm.gluon.versions import (
     warpgroup_mma_wait,
 )
 from triton_kernels.gemm.kernels import named, part_of, swizzle
+
+PART_M = gl.constexpr(configurations.PART_M)
+BUFFERS = gl.constexpr(configurations.BUFFERS)
 
 
 @gluon.constexpr_function
@@ -92,8 +104,13 @@ def _begin(index, length, BLOCK: gl.constexpr, ALIGN: gl.constexpr):
 
 
 @gluon.jit
+def _tiles(size, begin, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
+    return gl.cdiv(size[0] - begin[0], BLOCK_M) * gl.cdiv(size[1] - begin[1], BLOCK_N)
+
+
+@gluon.jit
 def _origin(
-    tile, size, group_m, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, ALIGN: gl.constexpr
+    tile, size, begin, group_m, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, ALIGN: gl.constexpr
 ):  # fmt: skip
     """The first row and column of a tile.
 
@@ -102,9 +119,10 @@ def _origin(
     ahead of the programs that load the same rows of b or columns of a. L2 combines only requests
     of about the same time. 1160×1664×8192 took 1.5 times as long in tiles of 128×128 (H100).
     """
-    tile_m, tile_n = swizzle(tile, size[0], size[1], BLOCK_M, BLOCK_N, group_m)
-    m = _begin(tile_m, size[0], BLOCK_M, ALIGN[0])
-    n = _begin(tile_n, size[1], BLOCK_N, ALIGN[1])
+    rows, columns = size[0] - begin[0], size[1] - begin[1]
+    tile_m, tile_n = swizzle(tile, rows, columns, BLOCK_M, BLOCK_N, group_m)
+    m = begin[0] + _begin(tile_m, rows, BLOCK_M, ALIGN[0])
+    n = begin[1] + _begin(tile_n, columns, BLOCK_N, ALIGN[1])
     return m, n
 
 
@@ -131,23 +149,22 @@ def _load(
 
 @gluon.jit
 def _produce(
-    descs, buffers, barriers, size, split, group_m, loaded,
+    descs, buffers, barriers, size, begin, split, group_m, loaded,
     A_T: gl.constexpr, B_T: gl.constexpr, ALIGN: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The producer's work: all loads, except the first ``loaded`` steps of the first item, which
     have been started."""
     full, empty, _turn = barriers
-    M, N, K = size
-    steps = gl.cdiv(K, BLOCK_K)
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    steps = gl.cdiv(size[2], BLOCK_K)
+    tiles = _tiles(size, begin, BLOCK_M, BLOCK_N)
     start = gl.program_id(0)
     items = _items(tiles, split)
     stage = gl.where(loaded == STAGES, 0, loaded)
     phase = gl.where(loaded == STAGES, 0, 1)
     for item in range(start, items, gl.num_programs(0)):
         tile, _part, first, end = _item(item, tiles, steps, split)
-        m, n = _origin(tile, size, group_m, BLOCK_M, BLOCK_N, ALIGN)
+        m, n = _origin(tile, size, begin, group_m, BLOCK_M, BLOCK_N, ALIGN)
         for step in range(gl.where(item == start, first + loaded, first), end):
             mbarrier.wait(empty.index(stage), phase)
             _load(descs, buffers, full, stage, m, n, step * BLOCK_K, True, A_T, B_T)
@@ -201,13 +218,15 @@ def _bias_of(
 
 @gluon.jit
 def _store(
-    out, buffer, part, m, n, size, strides,
-    OUT_TMA: gl.constexpr, TURNED: gl.constexpr, UNIT: gl.constexpr,
+    out, buffers, part, m, n, size, strides,
+    NUMBER: gl.constexpr, OUT_TMA: gl.constexpr, TURNED: gl.constexpr, UNIT: gl.constexpr,
 ):  # fmt: skip
-    """Store a part of a tile whose first element is (m, n), through a buffer in shared memory. out
-    is a descriptor if OUT_TMA. If TURNED, the buffer and the descriptor are of the transpose."""
+    """Store a part of a tile whose first element is (m, n), through one of the buffers in shared
+    memory. NUMBER is how many parts of this tile were stored before. out is a descriptor if
+    OUT_TMA. If TURNED, the buffers and the descriptor are of the transpose."""
+    buffer = buffers[NUMBER % BUFFERS]
     if OUT_TMA:
-        store_wait(0)  # until the buffer has been read
+        store_wait(min(NUMBER, BUFFERS - 1))  # until the buffer has been read
     if TURNED:
         buffer.permute((1, 0)).store(part.to(buffer.dtype))
     else:
@@ -253,18 +272,26 @@ def _copy(out, buffer, m, n, size, strides, UNIT: gl.constexpr):
 @gluon.jit
 def _result_buffers(
     out,
-    ROWS: gl.constexpr, CONSUMERS: gl.constexpr, PART_N: gl.constexpr,
-    OUT_TMA: gl.constexpr, TURNED: gl.constexpr,
+    CONSUMERS: gl.constexpr, PART_N: gl.constexpr, OUT_TMA: gl.constexpr, TURNED: gl.constexpr,
 ):  # fmt: skip
-    """A buffer for each consumer, which holds the part that it stores."""
-    consumers: gl.constexpr = [CONSUMERS]
+    """BUFFERS buffers for each consumer: while one part of a tile is read from there, the next is
+    written to another."""
+    count: gl.constexpr = [BUFFERS * CONSUMERS]
     if OUT_TMA:
-        buffers = gl.allocate_shared_memory(out.dtype, consumers + out.block_shape, out.layout)
+        buffers = gl.allocate_shared_memory(out.dtype, count + out.block_shape, out.layout)
     else:
-        block: gl.constexpr = [PART_N, ROWS] if TURNED else [ROWS, PART_N]
+        block: gl.constexpr = [PART_N, PART_M] if TURNED else [PART_M, PART_N]
         swizzled: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
-        buffers = gl.allocate_shared_memory(out.dtype.element_ty, consumers + block, swizzled)
+        buffers = gl.allocate_shared_memory(out.dtype.element_ty, count + block, swizzled)
     return buffers
+
+
+@gluon.jit
+def _buffers_of(buffers, CONSUMER: gl.constexpr):
+    own = ()
+    for i in gl.static_range(BUFFERS):
+        own += (buffers.index(BUFFERS * CONSUMER + i),)  # type: ignore[assignment]
+    return own
 
 
 @gluon.jit
@@ -291,27 +318,62 @@ def _with_addend(part, m, n, size, c_ptr, c_strides, beta):
     return part
 
 
+@gluon.constexpr_function
+def _is_relu(ACT):
+    return ACT is relu
+
+
+@gluon.jit
+def _activated(part, ACT: gl.constexpr):
+    """ACT of a part. relu is PTX, because LLVM would rather convert to 16 bits first and then
+    select, one element after the other: alternating 128×128 had 1.23 times as many instructions."""
+    if _is_relu(ACT):
+        part = gl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.lt.f32 p, $1, 0f00000000; selp.f32 $0, 0f00000000, $1, p; }",
+            "=r,r",
+            [part],
+            dtype=gl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        part = ACT(part)
+    return part
+
+
 @gluon.jit
 def _finish(
     acc, bias, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
     HAS_BIAS: gl.constexpr, ACT: gl.constexpr, OUT_TMA: gl.constexpr, TURNED: gl.constexpr,
-    UNIT: gl.constexpr, PART_N: gl.constexpr,
+    UNIT: gl.constexpr, PART_N: gl.constexpr, BEFORE: gl.constexpr = 0,
 ):  # fmt: skip
-    """The epilogue of a block whose first element is (m, n)."""
-    out, pre, buffer = outs
+    """The epilogue of a block whose first element is (m, n). BEFORE: how many parts of the tile
+    were stored before."""
+    out, pre, buffers = outs
+    lying: gl.constexpr = _accumulator(PART_N)
+    ROWS: gl.constexpr = acc.shape[0] // PART_M
+    COLUMNS: gl.constexpr = acc.shape[1] // PART_N
+    STORES: gl.constexpr = 1 if pre is None else 2
     acc = scalars[0] * acc
     if HAS_BIAS:
         bias = bias.to(gl.float32)
         acc += bias[:, None] if TURNED else bias[None, :]
-    lying: gl.constexpr = _accumulator(PART_N)
-    parts = _parts(acc, acc.shape[1] // PART_N)
-    for i in gl.static_range(len(parts)):
-        part = gl.convert_layout(parts[i], lying, assert_trivial=True)
-        part_n = n + i * PART_N
-        part = _with_addend(part, m, part_n, size, c_ptr, c_strides, scalars[1])
-        if pre is not None:
-            _store(pre, buffer, part, m, part_n, size, out_strides, OUT_TMA, TURNED, UNIT)
-        _store(out, buffer, ACT(part), m, part_n, size, out_strides, OUT_TMA, TURNED, UNIT)
+    rows = _parts(acc.permute((1, 0)), ROWS)
+    for i in gl.static_range(ROWS):
+        columns = _parts(rows[i].permute((1, 0)), COLUMNS)
+        for j in gl.static_range(COLUMNS):
+            part = gl.convert_layout(columns[j], lying, assert_trivial=True)
+            part_m, part_n = m + i * PART_M, n + j * PART_N
+            part = _with_addend(part, part_m, part_n, size, c_ptr, c_strides, scalars[1])
+            if pre is not None:
+                _store(
+                    pre, buffers, part, part_m, part_n, size, out_strides,
+                    BEFORE + (i * COLUMNS + j) * STORES, OUT_TMA, TURNED, UNIT,
+                )  # fmt: skip
+            _store(
+                out, buffers, _activated(part, ACT), part_m, part_n, size, out_strides,
+                BEFORE + (i * COLUMNS + j + 1) * STORES - 1, OUT_TMA, TURNED, UNIT,
+            )  # fmt: skip
 
 
 @gluon.jit
@@ -353,9 +415,43 @@ def _sum(sums, parts, SIZE: gl.constexpr, acc):
 
 
 @gluon.jit
+def _rows(a, ROW: gl.constexpr, ROWS: gl.constexpr, A_T: gl.constexpr):
+    """A consumer's rows of a stage of a."""
+    if A_T:
+        a = a.slice(ROW, ROWS, 1).permute((1, 0))
+    else:
+        a = a.slice(ROW, ROWS, 0)
+    return a
+
+
+@gluon.jit
+def _multiply(a, b, acc, more, B_T: gl.constexpr):
+    """Start the products of a step with one block of b, which add to acc if ``more``."""
+    if B_T:
+        b = b.permute((1, 0))
+    return warpgroup_mma(a, b, acc, use_acc=more, is_async=True)
+
+
+@gluon.jit
+def _place(
+    tile, size, begin, group_m, bias_ptr,
+    ROW: gl.constexpr, ROWS: gl.constexpr, FIRST_N: gl.constexpr, REST_N: gl.constexpr,
+    TURNED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, ALIGN: gl.constexpr,
+):  # fmt: skip
+    """Where a consumer's part of a tile begins, and the bias of its blocks."""
+    m, n = _origin(tile, size, begin, group_m, BLOCK_M, BLOCK_N, ALIGN)
+    m += ROW
+    bias = _bias_of(bias_ptr, m, n, size, ROWS, FIRST_N, TURNED)
+    rest_bias = bias
+    if REST_N:
+        rest_bias = _bias_of(bias_ptr, m, n + FIRST_N, size, ROWS, REST_N, TURNED)
+    return m, n, bias, rest_bias
+
+
+@gluon.jit
 def _consume(
     CONSUMER: gl.constexpr,
-    buffers, barriers, size, split, group_m, bias_ptr, c_ptr, c_strides, scalars, outs,
+    buffers, barriers, size, begin, split, group_m, bias_ptr, c_ptr, c_strides, scalars, outs,
     out_strides,
     ACT: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, OUT_TMA: gl.constexpr,
     TURNED: gl.constexpr, UNIT: gl.constexpr, ALIGN: gl.constexpr,
@@ -366,18 +462,18 @@ def _consume(
     of every tile."""
     a_buffer, b_buffer, rest_buffer = buffers
     full, empty, turn = barriers
-    M, N, K = size
     FIRST_N: gl.constexpr = b_buffer.shape[1 if B_T else 2]
     REST_N: gl.constexpr = BLOCK_N - FIRST_N
     BLOCKS: gl.constexpr = 2 if REST_N else 1
     ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
     ROW: gl.constexpr = 0 if ALTERNATE else CONSUMER * ROWS
     DEPTH: gl.constexpr = 256 // a_buffer.dtype.primitive_bitwidth
-    steps = gl.cdiv(K, BLOCK_K)
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    steps = gl.cdiv(size[2], BLOCK_K)
+    tiles = _tiles(size, begin, BLOCK_M, BLOCK_N)
     out, pre, out_buffer = outs
     HAS_BIAS: gl.constexpr = bias_ptr is not None
-    outs = out, pre, out_buffer.index(CONSUMER)
+    STORES: gl.constexpr = 1 if pre is None else 2
+    outs = out, pre, _buffers_of(out_buffer, CONSUMER)
     start = gl.program_id(0)
     programs = gl.num_programs(0)
     items = _items(tiles, split)
@@ -392,42 +488,47 @@ def _consume(
         phase = steps // STAGES & 1
     for item in range(start, items, programs):
         tile, part, first, end = _item(item, tiles, steps, split)
-        m, n = _origin(tile, size, group_m, BLOCK_M, BLOCK_N, ALIGN)
-        m += ROW
         acc = gl.zeros([ROWS, FIRST_N], gl.float32, _accumulator(FIRST_N, DEPTH))
         if REST_N:
             rest = gl.zeros([ROWS, REST_N], gl.float32, _accumulator(REST_N, DEPTH))
         if ALTERNATE:
+            place = _place(
+                tile, size, begin, group_m, bias_ptr,
+                ROW, ROWS, FIRST_N, REST_N, TURNED, BLOCK_M, BLOCK_N, ALIGN,
+            )  # fmt: skip
             mbarrier.wait(turn.index(CONSUMER), turns)
             turns ^= 1
-        for step in range(first, end):
+        mbarrier.wait(full.index(stage), phase)
+        a = _rows(a_buffer.index(stage), ROW, ROWS, A_T)
+        acc = _multiply(a, b_buffer.index(stage), acc, False, B_T)
+        if REST_N:
+            rest = _multiply(a, rest_buffer.index(stage), rest, False, B_T)
+            acc, rest = warpgroup_mma_wait(BLOCKS, deps=(acc, rest))  # for none, only for the type
+        else:
+            acc = warpgroup_mma_wait(BLOCKS, deps=(acc,))
+        stage, phase = _advanced(stage, phase, STAGES)
+        if not ALTERNATE:
+            place = _place(
+                tile, size, begin, group_m, bias_ptr,
+                ROW, ROWS, FIRST_N, REST_N, TURNED, BLOCK_M, BLOCK_N, ALIGN,
+            )  # fmt: skip
+        m, n, bias, rest_bias = place
+        for _ in range(first + 1, end):
             mbarrier.wait(full.index(stage), phase)
-            a = a_buffer.index(stage)
-            b = b_buffer.index(stage)
-            if A_T:
-                a = a.slice(ROW, ROWS, 1).permute((1, 0))
-            else:
-                a = a.slice(ROW, ROWS, 0)
-            if B_T:
-                b = b.permute((1, 0))
-            acc = warpgroup_mma(a, b, acc, use_acc=step > first, is_async=True)
+            a = _rows(a_buffer.index(stage), ROW, ROWS, A_T)
+            acc = _multiply(a, b_buffer.index(stage), acc, True, B_T)
             if REST_N:
-                b = rest_buffer.index(stage)
-                if B_T:
-                    b = b.permute((1, 0))
-                rest = warpgroup_mma(a, b, rest, use_acc=step > first, is_async=True)
+                rest = _multiply(a, rest_buffer.index(stage), rest, True, B_T)
                 acc, rest = warpgroup_mma_wait(BLOCKS, deps=(acc, rest))
             else:
                 acc = warpgroup_mma_wait(BLOCKS, deps=(acc,))
             # That was the step before; this one's products run on.
             before = gl.where(stage == 0, STAGES - 1, stage - 1)
-            mbarrier.arrive(empty.index(before), count=1, pred=step > first)
+            mbarrier.arrive(empty.index(before), count=1)
             stage, phase = _advanced(stage, phase, STAGES)
         if ALTERNATE:
             mbarrier.arrive(turn.index(1 - CONSUMER), count=1)
-        bias = _bias_of(bias_ptr, m, n, size, ROWS, FIRST_N, TURNED)
         if REST_N:
-            rest_bias = _bias_of(bias_ptr, m, n + FIRST_N, size, ROWS, REST_N, TURNED)
             acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
             rest = gl.convert_layout(rest, _accumulator(REST_N), assert_trivial=True)
         else:
@@ -459,6 +560,7 @@ def _consume(
                 _finish(
                     rest, rest_bias, m, n + FIRST_N, size, c_ptr, c_strides, scalars, outs,
                     out_strides, HAS_BIAS, ACT, OUT_TMA, TURNED, UNIT, PART_N,
+                    ROWS // PART_M * (FIRST_N // PART_N) * STORES,
                 )  # fmt: skip
         if ALTERNATE:
             ahead = stage + steps
@@ -480,6 +582,7 @@ def gemm_gluon_kernel(
     workspace,
     counters,
     size,
+    begin,
     c_strides,
     out_strides,
     alpha,
@@ -501,18 +604,20 @@ def gemm_gluon_kernel(
     BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr,
     WAITS: gl.constexpr,
+    BESIDE: gl.constexpr,
 ):
     """Each program computes every num_programs-th tile of out, or part of a tile.
 
     If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K]. rest_desc
     also describes b, with blocks of the columns that b_desc's blocks leave of a tile, or is None.
-    If OUT_TMA, out and pre are descriptors with blocks of one consumer's rows × PART_N. If TURNED,
+    If OUT_TMA, out and pre are descriptors with blocks of PART_M × PART_N. If TURNED,
     they are of the transpose, whose columns the bias belongs to: a caller that wants tiles of 96,
     160 or 192 rows passes bᵀ and aᵀ as a and b. UNIT: if not OUT_TMA, a divisor of the length and
     pitch of the rows of out, at most 4, or 1 if their elements are not neighbours. WAITS: whether
-    the launch that copies an operand may still run.
+    the launch that copies an operand may still run. BESIDE: "first" if the next launch, which
+    computes another region, may start at any time; "second" for that launch, which waits at its end
+    for the first, so that what follows waits for both; or "".
     """
-    M, N, K = size
     stages: gl.constexpr = [STAGES]
     a_buffer = gl.allocate_shared_memory(a_desc.dtype, stages + a_desc.block_shape, a_desc.layout)
     b_buffer = gl.allocate_shared_memory(b_desc.dtype, stages + b_desc.block_shape, b_desc.layout)
@@ -521,8 +626,7 @@ def gemm_gluon_kernel(
         rest_buffer = gl.allocate_shared_memory(
             b_desc.dtype, stages + rest_desc.block_shape, rest_desc.layout
         )
-    ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
-    out_buffer = _result_buffers(out, ROWS, CONSUMERS, PART_N, OUT_TMA, TURNED)
+    out_buffer = _result_buffers(out, CONSUMERS, PART_N, OUT_TMA, TURNED)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -541,11 +645,14 @@ def gemm_gluon_kernel(
     ALIGN: gl.constexpr = _alignment(A_T, B_T, TURNED)
     if WAITS:
         gdc_wait()
+    if BESIDE == "first":
+        gdc_launch_dependents()
     # The first loads start before the warps are specialised, which takes time.
-    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
-    tile, _, first, end = _item(gl.program_id(0), tiles, gl.cdiv(K, BLOCK_K), split)
+    tiles = _tiles(size, begin, BLOCK_M, BLOCK_N)
+    steps = gl.cdiv(size[2], BLOCK_K)
+    tile, _, first, end = _item(gl.program_id(0), tiles, steps, split)
     loaded = gl.minimum(end - first, STAGES)
-    m, n = _origin(tile, size, group_m, BLOCK_M, BLOCK_N, ALIGN)
+    m, n = _origin(tile, size, begin, group_m, BLOCK_M, BLOCK_N, ALIGN)
     for i in gl.static_range(STAGES):
         k = (first + i) * BLOCK_K
         _load(descs, buffers, full, i, m, n, k, i < loaded, A_T, B_T)
@@ -553,16 +660,16 @@ def gemm_gluon_kernel(
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (_consume, (0, buffers, barriers, size, split, group_m, bias_ptr, c_ptr,
-                            c_strides, scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
-                            UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K,
-                            STAGES)),
-                (_consume, (1, buffers, barriers, size, split, group_m, bias_ptr, c_ptr,
-                            c_strides, scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
-                            UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K,
-                            STAGES)),
-                (_produce, (descs, buffers, barriers, size, split, group_m, loaded, A_T, B_T,
-                            ALIGN, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
+                (_consume, (0, buffers, barriers, size, begin, split, group_m, bias_ptr,
+                            c_ptr, c_strides, scalars, outs, out_strides, ACT, A_T, B_T,
+                            OUT_TMA, TURNED, UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M,
+                            BLOCK_N, BLOCK_K, STAGES)),
+                (_consume, (1, buffers, barriers, size, begin, split, group_m, bias_ptr,
+                            c_ptr, c_strides, scalars, outs, out_strides, ACT, A_T, B_T,
+                            OUT_TMA, TURNED, UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M,
+                            BLOCK_N, BLOCK_K, STAGES)),
+                (_produce, (descs, buffers, barriers, size, begin, split, group_m, loaded, A_T,
+                            B_T, ALIGN, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
             ],
             [4, 1],
             [240, 24],
@@ -570,13 +677,15 @@ def gemm_gluon_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (0, buffers, barriers, size, split, group_m, bias_ptr, c_ptr,
-                            c_strides, scalars, outs, out_strides, ACT, A_T, B_T, OUT_TMA, TURNED,
-                            UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M, BLOCK_N, BLOCK_K,
-                            STAGES)),
-                (_produce, (descs, buffers, barriers, size, split, group_m, loaded, A_T, B_T,
-                            ALIGN, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
+                (_consume, (0, buffers, barriers, size, begin, split, group_m, bias_ptr,
+                            c_ptr, c_strides, scalars, outs, out_strides, ACT, A_T, B_T,
+                            OUT_TMA, TURNED, UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M,
+                            BLOCK_N, BLOCK_K, STAGES)),
+                (_produce, (descs, buffers, barriers, size, begin, split, group_m, loaded, A_T,
+                            B_T, ALIGN, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
             ],
             [1],
             [24],
         )  # fmt: skip
+    if BESIDE == "second":
+        gdc_wait()

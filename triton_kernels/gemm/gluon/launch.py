@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,13 +14,12 @@ from triton_kernels._launch import REMEMBERED, Launch, divisibility, specializat
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
 from triton_kernels.gemm.arguments import Gemm
-from triton_kernels.gemm.configurations import Configuration, Tiles
+from triton_kernels.gemm.configurations import PART_M, WARPS, Configuration, Tiles
 from triton_kernels.gemm.gluon import forms
 from triton_kernels.gemm.gluon.kernels import gemm_gluon_kernel
 from triton_kernels.gemm.gluon.versions import TensorDescriptor, gl
 
 Block = tuple[int, int]
-WARPS = 4  # warps per consumer
 
 
 class Blocks:
@@ -31,12 +30,11 @@ class Blocks:
         a, b: the blocks of a, and of the first columns of b's tile.
         rest: the block of b's other columns, or None.
         part: the number of columns that a consumer stores at once.
-        out: the block that it stores.
+        out: the block that it stores, of PART_M rows.
     """
 
     def __init__(self, chosen: Configuration, a_t: bool, b_t: bool) -> None:
         m, n, k, *_ = tiles_of(chosen)
-        consumers = chosen.tiles.num_warps // WARPS
         self.first, left = split(n)
         self.a = (k, m) if a_t else (m, k)
         self.b = (self.first, k) if b_t else (k, self.first)
@@ -44,8 +42,7 @@ class Blocks:
         if left:
             self.rest = (left, k) if b_t else (k, left)
         self.part = n // chosen.SUBTILES
-        rows = m if chosen.ALTERNATE else m // consumers
-        self.out = (self.part, rows) if chosen.TURNED else (rows, self.part)
+        self.out = (self.part, PART_M) if chosen.TURNED else (PART_M, self.part)
 
 
 def tiles_of(chosen: Configuration) -> Tiles:
@@ -71,38 +68,83 @@ def unit_of(out: Tensor) -> int:
 How = tuple[bool, bool, bool]
 
 
+class Region(NamedTuple):
+    """A part of a result.
+
+    Attributes:
+        begin: its first row and column.
+        end: its last row and column, exclusive.
+        beside: "first" if the next launch may run at the same time, "second" if this one may run
+            at the same time as the launch just before, or "".
+    """
+
+    begin: tuple[int, int]
+    end: tuple[int, int]
+    beside: str = ""
+
+
 def launch(
+    chosen: Configuration,
+    most: int,
+    gemm: Gemm,
+    operands: tuple[Tensor, Tensor],
+    how: How,
+    waits: bool = False,
+) -> None:
+    """Launch the kernel; of two configurations side by side one after the other.
+
+    Args:
+        chosen: the configuration.
+        most: the number of programs that all have a multiprocessor.
+        gemm: the arguments.
+        operands: a and b, or their copies; transposes if A_T and B_T say so.
+        how: (A_T, B_T, OUT_TMA).
+        waits: whether the launch just before writes a or b, and may still run.
+    """
+    if gemm.bias is not None:
+        gemm = gemm._replace(bias=gemm.bias.contiguous())
+    M, N, K = gemm.shape
+    if (rest := chosen.rest) is None:
+        parts = chosen.parts(K)
+        programs = min(chosen.tiles_of(M, N) * parts, most)
+        _launch_region(chosen, programs, gemm, operands, how, waits, Region((0, 0), (M, N)), parts)
+        return
+    cut = rest.begin
+    end, begin = ((M, cut), (0, cut)) if rest.across else ((cut, N), (cut, 0))
+    programs = min(chosen.tiles_of(*end), most)
+    first, second = Region((0, 0), end, "first"), Region(begin, (M, N), "second")
+    _launch_region(chosen, programs, gemm, operands, how, waits, first)
+    # One program per tile: which multiprocessor will be free first is not known.
+    programs = rest.form.tiles_of(M - begin[0], N - begin[1])
+    _launch_region(rest.form, programs, gemm, operands, how, False, second)
+
+
+def _launch_region(
     chosen: Configuration,
     programs: int,
     gemm: Gemm,
     operands: tuple[Tensor, Tensor],
     how: How,
+    waits: bool,
+    region: Region,
     parts: int = 1,
-    waits: bool = False,
 ) -> None:
-    """Launch the kernel.
-
-    Args:
-        chosen: the configuration.
-        programs: their number.
-        gemm: the arguments.
-        operands: a and b, or their copies; transposes if A_T and B_T say so.
-        how: (A_T, B_T, OUT_TMA).
-        parts: the number of parts of K; each part of a tile is computed by one program.
-        waits: whether the launch just before writes a or b, and may still run.
-    """
+    """Launch the kernel for a region of the result with this number of programs. Each part of a
+    tile is computed by one program; ``parts`` is the number of parts of K."""
     (a, b), c, out, pre = operands, gemm.c, gemm.out, gemm.pre
-    bias = None if gemm.bias is None else gemm.bias.contiguous()
-    shape = *out.shape, a.shape[0 if how[0] else 1]
+    bias, (begin, end, beside) = gemm.bias, region
+    shape = *end, a.shape[0 if how[0] else 1]
     strides = (0, 0) if c is None else c.stride(), out.stride()
     if chosen.TURNED:
         (M, N, K), (of_c, of_out) = shape, strides
-        shape, strides = (N, M, K), (of_c[::-1], of_out[::-1])
+        shape, strides, begin = (N, M, K), (of_c[::-1], of_out[::-1]), begin[::-1]
         a, b, how = b, a, (not how[1], not how[0], how[2])
     unit = 1 if how[2] else unit_of(out)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
-    kinds = tuple(map(divisibility, (*shape, *strides[0], *strides[1], parts)))
-    prepared, blocks = _prepared(gemm.prefix, chosen, kinds, keys, gemm.act, how, unit, waits)
+    kinds = tuple(map(divisibility, (*shape, *begin, *strides[0], *strides[1], parts)))
+    prepared, blocks = _prepared(
+        gemm.prefix, chosen.kind, kinds, keys, gemm.act, how, unit, waits, beside
+    )
     # Each consumer stores and adds only its own sums.
     consumers = chosen.tiles.num_warps // WARPS
     elements = chosen.tiles.BLOCK_M * chosen.tiles.BLOCK_N // consumers
@@ -121,10 +163,11 @@ def launch(
         *results,
         *split,
         shape,
+        begin,
         *strides,
         *gemm.scalars,
         parts,
-        forms.group_m(tiles_of(chosen), *shape[:2]),
+        forms.group_m(tiles_of(chosen), shape[0] - begin[0], shape[1] - begin[1]),
         grid=(programs, 1, 1),
     )
 
@@ -139,6 +182,7 @@ def _prepared(
     how: How,
     unit: int,
     waits: bool,
+    beside: str,
 ) -> tuple[Launch, Blocks]:
     """The launch for tensors with these keys and integers of these kinds, and the blocks of its
     descriptors."""
@@ -165,6 +209,8 @@ def _prepared(
         STAGES=stages,
         num_warps=WARPS,
         **_launch.waiting(waits),
+        BESIDE=beside,
+        **({"launch_pdl": True} if beside == "second" else {}),
     )
     return prepared, blocks
 

@@ -13,8 +13,8 @@ from triton_kernels._launch import REMEMBERED, Launch, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.choice import tma_writable
-from triton_kernels.gemm.configurations import Configuration
-from triton_kernels.gemm.gluon.launch import WARPS, Descriptor, unit_of
+from triton_kernels.gemm.configurations import PART_M, WARPS, Configuration
+from triton_kernels.gemm.gluon.launch import Descriptor, unit_of
 from triton_kernels.gemm.gluon.parts_kernels import gemm_gluon_f16x3_kernel
 
 
@@ -40,9 +40,9 @@ def multiply(
     """
     out, pre, c = gemm.out, gemm.pre, gemm.c
     bias = None if gemm.bias is None else gemm.bias.contiguous()
-    m, n, k, *_, warps, _ = chosen.tiles
+    m, n, k, *_ = chosen.tiles
     a_block, b_block = (k, m) if how[0] else (m, k), (n, k) if how[1] else (k, n)
-    out_block = m // (warps // WARPS), n // chosen.SUBTILES
+    out_block = PART_M, n // chosen.SUBTILES
     out_tma = tma_writable(out)
     unit = 1 if out_tma else unit_of(out)
     strides = (0, 0) if c is None else c.stride(), out.stride()

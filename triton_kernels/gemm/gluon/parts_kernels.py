@@ -17,6 +17,7 @@ from triton_kernels.gemm.gluon.kernels import (
     _accumulator,
     _advanced,
     _bias_row,
+    _buffers_of,
     _finish,
     _result_buffers,
 )
@@ -108,7 +109,7 @@ def _consume_parts(
     ROW: gl.constexpr = CONSUMER * ROWS
     lying: gl.constexpr = _accumulator(BLOCK_N)
     out, pre, out_buffer = outs
-    outs = out, pre, out_buffer.index(CONSUMER)
+    outs = out, pre, _buffers_of(out_buffer, CONSUMER)
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     stage = gl.to_tensor(0)
@@ -196,7 +197,7 @@ def gemm_gluon_f16x3_kernel(
 ):
     """Each program computes every num_programs-th tile of out. If A_T, a's parts are [K, 2·M], else
     [2·M, K]; if B_T, b's parts are [2·N, K], else [K, 2·N]. If OUT_TMA, out and pre are descriptors
-    with blocks of one consumer's rows × PART_N."""
+    with blocks of PART_M × PART_N."""
     stages: gl.constexpr = [STAGES]
     a_shape: gl.constexpr = stages + a_desc.block_shape
     b_shape: gl.constexpr = stages + b_desc.block_shape
@@ -204,7 +205,7 @@ def gemm_gluon_f16x3_kernel(
     a_low_buffer = gl.allocate_shared_memory(a_desc.dtype, a_shape, a_desc.layout)
     b_high_buffer = gl.allocate_shared_memory(b_desc.dtype, b_shape, b_desc.layout)
     b_low_buffer = gl.allocate_shared_memory(b_desc.dtype, b_shape, b_desc.layout)
-    out_buffer = _result_buffers(out, BLOCK_M // CONSUMERS, CONSUMERS, PART_N, OUT_TMA, False)
+    out_buffer = _result_buffers(out, CONSUMERS, PART_N, OUT_TMA, False)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):

@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
@@ -22,6 +22,7 @@ store_wait = tma.store_wait
 __all__ = [
     "TensorDescriptor",
     "fence_async_shared",
+    "gdc_launch_dependents",
     "gdc_wait",
     "gl",
     "gluon",
