@@ -97,8 +97,8 @@ class Configuration(NamedTuple):
             loads through pointers. Precision "f16x3" has only gemm_f16x3_kernel, by descriptors.
         tiles: its tiles. In gemm_gluon_kernel BLOCK_N may also be 160 or 192, and num_warps counts
             the warps that multiply.
-        SUBTILES: the number of parts of a tile that the epilogue stores one after the other, by
-            descriptors.
+        SUBTILES: the number of parts of a tile's columns that the epilogue stores one after the
+            other, by descriptors.
         gluon: whether the kernel by descriptors is one of gemm.gluon, and not gemm_tma_kernel:
             gemm_gluon_kernel, or gemm_gluon_fma_kernel for multiply-adds.
         ALTERNATE: whether in gemm_gluon_kernel each group of four warps has its own tiles.

@@ -114,8 +114,8 @@ def _kind(c: Tensor | None, out: Tensor) -> str:
 def by_descriptors(
     chosen: Configuration, most: int, gemm: Gemm, multiply_adds: bool = False
 ) -> None:
-    """Launch gemm_tma_kernel or gemm_gluon_kernel, with at most ``most`` programs; or
-    gemm_gluon_fma_kernel for multiply-adds."""
+    """Launch gemm_tma_kernel or gemm_gluon_kernel, with at most ``most`` programs, or more for the
+    rest of a pair; or gemm_gluon_fma_kernel for multiply-adds."""
     M, N, K = shape = gemm.shape
     (a, a_t), (b, b_t), copied = _tma_operands(gemm.a, gemm.b, multiply_adds)
     waits = copied and _launch.overlaps(gemm_tma_kernel, gemm.out.device)
