@@ -33,15 +33,12 @@ class Constants(NamedTuple):
     Attributes:
         costs: the time of a tile of each row of gemm.choice.TMA_TILES, relative to the first's.
         long: the smallest K for which a row's tiles for long sums are faster.
-        wide: the number of columns from which tiles 64 columns wide keep a GPU with an H200's
-            number of multiprocessors busy, if there are few rows.
         large: the largest number of results for which small tiles through pointers are faster on
-            such a GPU.
+            a GPU with an H200's number of multiprocessors.
     """
 
     costs: tuple[float, ...] = (1.0, 0.53, 0.31, 0.2, 0.17)
     long: int = 3072
-    wide: int = 96 * 64
     large: int = 1024 * 1024 * 2
 
 

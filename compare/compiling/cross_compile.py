@@ -73,9 +73,11 @@ ACCEPTED = [
         "gemm_bias_act",
         ("float16", "bfloat16"),
         ("gluon 256×128×64", "gluon 128×128×64 w8"),
-        16,
+        24,
         _ADDENDS,
     ),
+    Accepted("triton", "gemm_bias_act", ("float32/tf32",), ("gluon 128×128×32 w8",), 8, _ADDENDS),
+    Accepted("triton", "gemm_bias_act", ("float32/tf32",), ("32×64×64 w4 s4",), 8, _ADDRESSES),
     Accepted(
         "triton",
         "gemm_bias_act",

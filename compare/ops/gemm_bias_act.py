@@ -17,9 +17,11 @@ from compare.specs.activations import ACTIVATIONS, OF_PRE
 from compare.specs.product_inputs import HOW, OPERANDS, addend, arguments_of, lying, matrices
 from compare.specs.products import (
     ALIGNMENTS,
+    FEW_ROWS,
     GLUON,
     GLUON_BESIDE,
     GLUON_BESIDE_TURNED,
+    GLUON_FEW,
     GLUON_FMA,
     GLUON_PARTS,
     GLUON_TURNED,
@@ -189,7 +191,8 @@ class GemmBiasAct(Product):
             ("functional", 0, {"act": min(OF_PRE), "bias": True, "training": "pre"}),
             ("strided", 3, {"bias": True}),
         ]
-        plain, transposed = (*GLUON, *GLUON_BESIDE), (*GLUON_TURNED, *GLUON_BESIDE_TURNED)
+        plain = *GLUON, *GLUON_BESIDE
+        transposed = *GLUON_TURNED, *GLUON_FEW, *GLUON_BESIDE_TURNED
         for cuts, each in ((plain, forms), (transposed, turned)):
             for i, ((M, N, K), multiprocessors) in enumerate(cuts):
                 for j, (layout, fewer, options) in enumerate(each):
@@ -297,6 +300,9 @@ class GemmBiasAct(Product):
         if dtype == "float16" or (dtype == "bfloat16" and torch.cuda.is_available()):
             for shape, multiprocessors in PIECES:
                 yield case(shape, "transposed", multiprocessors=multiprocessors)
+            for layout, cuts in FEW_ROWS.items():
+                for shape, multiprocessors in cuts:
+                    yield case(shape, layout, multiprocessors=multiprocessors)
 
     def huge_copies(self) -> Iterator[Case]:
         """float32 operands past 2³¹ elements that are copied: split into float16 parts, and
@@ -316,6 +322,8 @@ class GemmBiasAct(Product):
                     yield Case(
                         self.name, dtype, shape, options={**epilogue, "precision": precision}
                     )
+        for shape, layout in self.few_rows_to_compile(dtype):
+            yield Case(self.name, dtype, shape, layout, options=heavy)
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
         """What is compiled of pinned variants, also with the heaviest epilogue."""

@@ -103,6 +103,26 @@ TILES = {
 # Through pointers, of an a whose rows go across K in pieces of 8 bytes; two with K in parts.
 PIECES: list[Cut] = [((36, 72, 1056), 1), ((68, 72, 1056), 4), ((100, 40, 1056), 4)]
 
+# Of up to 32 rows of 16 bits, by their layout: every tile for vectors and for tensor cores; then
+# tiles of all columns and depths with K in parts of unequal length.
+FEW_ROWS: dict[str, list[Cut]] = {
+    "contiguous": [
+        *(((1, 33, 40), 1), ((1, 33, 136), 1), ((12, 136, 40), 1), ((32, 72, 40), 1)),
+        *(((1, 33, 1032), 4), ((1, 33, 1288), 10), ((12, 33, 520), 4), ((2, 264, 4104), 2)),
+    ],
+    "transposed": [
+        *(((1, 9, 41), 1), ((1, 9, 40), 1), ((1, 9, 520), 1)),
+        *(((2, 9, 41), 1), ((2, 9, 1032), 2), ((2, 9, 40), 1)),
+        *(((4, 9, 41), 1), ((4, 9, 520), 2), ((4, 9, 40), 4)),
+        *(((8, 9, 41), 1), ((8, 9, 264), 4), ((8, 9, 40), 1)),
+        *(((12, 33, 265), 1), ((12, 33, 40), 2), ((12, 72, 40), 2)),
+        *(((32, 33, 265), 1), ((32, 33, 40), 4), ((32, 72, 40), 2)),
+        *(((1, 9, 1289), 2), ((1, 9, 4104), 16), ((1, 9, 6152), 4), ((2, 9, 8200), 16)),
+        *(((2, 9, 4104), 20), ((4, 9, 6152), 10), ((4, 9, 4104), 16)),
+        *(((12, 33, 2061), 1), ((12, 136, 4104), 2)),
+    ],
+}
+
 # The forms of triton_kernels.gemm.gluon, on several tiles in both directions, with tails; then with
 # K in parts: by one consumer and two, of tiles whose columns are not a power of two.
 GLUON: list[Cut] = [((450, 328, 3080), 2), ((198, 520, 2056), 2), ((322, 264, 1544), 2)]
@@ -117,6 +137,9 @@ GLUON_TURNED += [((516, 200, 40), 6), ((258, 200, 4104), 18)]
 # addend; one of the two computes the transpose.
 GLUON_BESIDE: list[Cut] = [((326, 392, 3080), 2), ((390, 136, 1544), 1)]
 GLUON_BESIDE_TURNED: list[Cut] = [((340, 264, 2056), 5), ((390, 200, 1032), 1)]
+# And for up to 32 rows, whole and with K in parts.
+GLUON_FEW: list[Cut] = [((5, 136, 1032), 1), ((5, 264, 40), 1), ((20, 136, 2056), 1)]
+GLUON_FEW += [((20, 264, 40), 1), ((5, 136, 2056), 12), ((20, 136, 2056), 9)]
 # Products without an addend to compile, of the forms whose place the transpose takes in GLUON's.
 GLUON_PLAIN: list[Cut] = [((1030, 168, 520), 12), ((1030, 200, 40), 1), ((1030, 72, 40), 1)]
 GLUON_PLAIN += [((34, 200, 40), 1), ((34, 168, 40), 1), ((34, 72, 40), 1)]
@@ -132,9 +155,21 @@ GLUON_FMA += [((194, 72, 40), 4), ((130, 72, 1032), 6), ((100, 200, 392), 1), ((
 # that launches are specialised as usual.
 _SHAPES_TO_COMPILE = (
     *((16, 2048, 64), (32, 2048, 64), (64, 2048, 32), (512, 2048, 64), (2048, 2048, 64)),
-)
-_HALF_SHAPES_TO_COMPILE = (
     *((16, 2048, 128), (32, 2048, 128), (16, 8192, 128), (32, 8192, 128)),  # few rows
+)
+# The same of up to 32 rows of 16 bits, with their layout.
+_FEW_ROWS_TO_COMPILE = {
+    "contiguous": (
+        *((1, 32, 32), (1, 32, 129), (2, 32, 128), (2, 32, 32), (32, 32, 32)),
+        (32, 128, 128),
+    ),
+    "transposed": (
+        *((1, 32, 129), (1, 32, 32), (1, 32, 1024), (2, 32, 129), (2, 32, 512), (2, 32, 32)),
+        *((4, 32, 1024), (4, 32, 129), (4, 32, 32), (8, 32, 512), (8, 32, 129), (8, 32, 32)),
+        *((16, 32, 129), (4, 32768, 32), (32, 32, 129), (32, 16384, 32)),
+    ),
+}
+_HALF_SHAPES_TO_COMPILE = (
     *((512, 2048, 32), (2048, 2048, 32), (512, 4096, 4096)),  # short sums, a long one
     (64, 2048, 4096),  # few tiles
     *((64, 2048, 128), (128, 4096, 128), (512, 2048, 128), (512, 4096, 128), (2048, 2048, 128)),
@@ -248,7 +283,9 @@ class Product(Spec):
         if case.dtype == "float32":
             taken = precision == "ieee" or (precision != "tf32x3" and out_dtype == case.dtype)
         multiply_adds = case.dtype == "float32" and precision == "ieee"
-        least = min(case.shape[multiply_adds:])  # of multiply-adds there may be few rows
+        # There may be few rows in multiply-adds, and in 16 bits without an addend.
+        few_rows = multiply_adds or (case.dtype in HALVES and "c" not in case.options)
+        least = min(case.shape[few_rows:])
         large_enough = least > (0 if precision == "f16x3" else SMALL)
         return taken and large_enough and not availability.here()
 
@@ -262,7 +299,8 @@ class Product(Spec):
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
         """Every form of Gluon's kernels. In tf32, where only the elements differ, some."""
-        cuts = {"": GLUON + GLUON_TURNED + GLUON_PLAIN} if dtype in HALVES else {}
+        halves = GLUON + GLUON_TURNED + GLUON_FEW[:4] + GLUON_PLAIN
+        cuts = {"": halves} if dtype in HALVES else {}
         if dtype == "float32":
             cuts = {"tf32": GLUON[::3], "f16x3": GLUON_PARTS, "ieee": GLUON_FMA}
         for precision, of_precision in cuts.items():
@@ -412,6 +450,12 @@ class Product(Spec):
         """One shape per tile configuration."""
         plain = () if dtype in HALVES else _SHAPES_TO_COMPILE
         return plain if dtype == "float64" else (*plain, *_HALF_SHAPES_TO_COMPILE)
+
+    def few_rows_to_compile(self, dtype: str) -> Iterator[tuple[tuple[int, int, int], str]]:
+        """Shape and layout, one for each tile for up to 32 rows of 16-bit matrices."""
+        if dtype in HALVES:
+            for layout, shapes in _FEW_ROWS_TO_COMPILE.items():
+                yield from ((shape, layout) for shape in shapes)
 
     def cuda_kernel(self, dtype: str, variant: str | None) -> str:
         """The kernel of a variant. Without a variant it is the twin of Triton's: on tensor cores

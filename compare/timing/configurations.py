@@ -46,15 +46,17 @@ def configurations(problem: Problem, gpu: Gpu) -> list[Configuration]:
     """The configuration chosen for a problem, then those chosen for other problems of these dtypes,
     each also with the splits of K that are possible for this problem."""
     forms = [choose(problem, gpu)]
-    for form in _of_any_size(problem._replace(M=0, N=0, K=0), gpu):
+    for form in _of_any_size(problem._replace(M=0, N=0, K=problem.K % 2), gpu):
         forms += [form, *split(form, problem, gpu)]
     return list(dict.fromkeys(forms))
 
 
 @functools.lru_cache(64)
 def _of_any_size(problem: Problem, gpu: Gpu) -> tuple[Configuration, ...]:
+    """Of every size, with a K that is odd or even as the problem's: odd rows are read in other
+    tiles."""
     sizes = itertools.product(ROWS, SIDES, STEPS)
-    chosen = (fastest(problem._replace(M=M, N=N, K=K), gpu) for M, N, K in sizes)
+    chosen = (fastest(problem._replace(M=M, N=N, K=K + problem.K), gpu) for M, N, K in sizes)
     return tuple(dict.fromkeys(form.kind for form, _ in chosen))
 
 

@@ -135,6 +135,7 @@ def test_the_cases_cover_every_tile_configuration(
     monkeypatch: pytest.MonkeyPatch, capability: int
 ) -> None:
     """Whatever a launch can be cut into is compiled: the sizes here are not those of the cases."""
+    depths = 16, 128, 1025, 4096
     launched: set[tuple[Any, ...]] = set()
 
     def record(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
@@ -144,7 +145,7 @@ def test_the_cases_cover_every_tile_configuration(
         launched.add((kernel.fn.__name__, dtype, options.get("PRECISION"), tile))
 
     monkeypatch.setattr(without_gpu, "launch", record)
-    sizes = [1, 2, 7, *(16 * 2**i for i in range(12)), 17, 33, 65, 127, 333, 3000]
+    sizes = [1, 2, 4, 7, *(16 * 2**i for i in range(12)), 17, 33, 65, 127, 333, 3000]
     with without_gpu.compiling(capability), availability.only("tl"):
         for dtype in SPECS["gemm_bias_act"].dtypes:
             for case in SPECS["gemm_bias_act"].to_compile(dtype, {}):
@@ -152,11 +153,14 @@ def test_the_cases_cover_every_tile_configuration(
                 triton_kernels.gemm_bias_act(*arguments, **options)
         covered, launched = launched, set()
         for dtype in ("float16", "bfloat16", "float32", "float64"):
-            for M, N, K in itertools.product(sizes, sizes, (16, 128, 4096)):
+            for M, N, K, by_columns in itertools.product(sizes, sizes, depths, (False, True)):
+                if by_columns and M > 32:
+                    continue
                 a, b = (
                     torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
-                    for shape in ((M, K), (K, N))
+                    for shape in ((M, K), (N, K) if by_columns else (K, N))
                 )
+                b = b.t() if by_columns else b
                 for precision in PRECISIONS if dtype == "float32" else ("ieee",):
                     triton_kernels.gemm_bias_act(a, b, precision=precision)
                     triton_kernels.gemm_bias_act(a, b, c=a[:1, :1], precision=precision)

@@ -43,7 +43,7 @@ TRITON_GEMM = "triton_kernels/gemm/kernels.py"
 TRITON_GEMM_CHOICE = "triton_kernels/gemm/choice.py"
 CUDA_GEMM = "cuda_reference/csrc/gemm.cuh"
 CUDA_WMMA = "cuda_reference/csrc/gemm_wmma.cuh"
-K_MASK = "(m[:, None] < m_end) & (k[None, :] < a_end - k0)"
+K_MASK = "(a_rows < m_end) & (a_depth < a_end - k0)"
 
 FAULTS = {
     "mask dropped in a Triton kernel": Fault(
@@ -62,8 +62,8 @@ FAULTS = {
     ),
     "stride swapped": Fault(
         TRITON_GEMM,
-        "a_ptr + m[:, None] * stride_am + k[None, :].to(tl.int64) * stride_ak",
-        "a_ptr + m[:, None] * stride_ak + k[None, :].to(tl.int64) * stride_am",
+        "a_ptr + a_rows * stride_am + a_depth.to(tl.int64) * stride_ak",
+        "a_ptr + a_rows * stride_ak + a_depth.to(tl.int64) * stride_am",
         "gemm_bias_act float32 17x9x64 distant lattice bias=True c=full seed=0",
         "Triton: the kernel's logic",
     ),

@@ -15,7 +15,13 @@ from compare.checking import eager_rule
 from compare.checking.implementations import MODES, applies, implementations
 from compare.cli import app
 from compare.ops import SPECS
-from compare.specs.products import GLUON, GLUON_BESIDE, GLUON_BESIDE_TURNED, GLUON_TURNED
+from compare.specs.products import (
+    GLUON,
+    GLUON_BESIDE,
+    GLUON_BESIDE_TURNED,
+    GLUON_FEW,
+    GLUON_TURNED,
+)
 from compare.timing import providers
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.gluon.forms import FMA_FORMS
@@ -47,7 +53,10 @@ def test_variants_of_one_mode(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ((70, 40, 136), "bfloat16", {}, True),
         ((33, 65, 70), "float16", {"bias": True}, True),
-        ((32, 65, 70), "float16", {}, False),
+        ((32, 65, 70), "float16", {}, True),
+        ((1, 40, 40), "bfloat16", {"bias": True}, True),
+        ((32, 65, 70), "float16", {"c": "full"}, False),
+        ((32, 32, 70), "float16", {}, False),
         ((70, 40, 0), "float16", {}, False),
         ((70, 40, 136), "float32", {}, True),
         ((7, 40, 136), "float32", {}, True),
@@ -83,7 +92,8 @@ def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     too. In every layout of the operands. One in bfloat16 has addends that float16 does not hold. Of
     the transpose with a bias, with a pre-activation, and with strided results."""
     spec = SPECS["gemm_bias_act"]
-    forms, turned = len(GLUON + GLUON_BESIDE), len(GLUON_TURNED + GLUON_BESIDE_TURNED)
+    forms = len(GLUON + GLUON_BESIDE)
+    turned = len(GLUON_TURNED + GLUON_FEW + GLUON_BESIDE_TURNED)
     for dtype, plain, special in (("float16", forms, 0), ("bfloat16", 0, 1)):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         before = set(map(str, spec.cases(dtype, "quick")))
@@ -137,6 +147,7 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
     tiles = {"128×256×64", "256×128×64", "128×192×64", "128×160×64", "128×128×64", "128×64×64"}
     tiles |= {"64×256×64", "64×192×64", "64×160×64", "64×128×64", "64×64×128"}
     tiles |= {f"{tile}×64 transpose" for tile in ("128×96", "128×160", "128×192", "256×160")}
+    tiles |= {f"{tile} transpose" for tile in ("64×16×128", "128×16×64", "64×32×128", "128×32×64")}
     every = set(itertools.product(("float16", "bfloat16"), tiles))
     wide = ("64×160×32", "64×192×32", "128×128×32", "256×128×32", "64×64×64")
     every |= {("float32/tf32", tile) for tile in wide}

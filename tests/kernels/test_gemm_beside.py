@@ -319,7 +319,7 @@ def test_a_pair_is_faster_than_one_where_it_is_chosen() -> None:
             with forced(form):
                 triton_kernels.gemm_bias_act(a, b)
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(SLEEP // 50)
+            torch.cuda._sleep(SLEEP // 10)  # until both launches are queued
             begin.record()
             with forced(form):
                 triton_kernels.gemm_bias_act(a, b)
@@ -327,4 +327,4 @@ def test_a_pair_is_faster_than_one_where_it_is_chosen() -> None:
             torch.cuda.synchronize()
             if i > 1:
                 of_form.append(begin.elapsed_time(end))
-    assert sorted(times[CHOSEN])[5] < 1.02 * sorted(times[one])[5]
+    assert min(times[CHOSEN]) < 1.02 * min(times[one])  # other tests may use the GPU, too

@@ -17,7 +17,17 @@ from compare.compiling import walk
 from triton_kernels import _launch
 from triton_kernels._counts import cdiv
 from triton_kernels._precision import PRECISIONS
-from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choice, choose
+from triton_kernels.gemm import (
+    GPUS,
+    Configuration,
+    Gpu,
+    Problem,
+    Tiles,
+    choice,
+    choose,
+    few_rows,
+    model,
+)
 from triton_kernels.interpreter import cross_compile
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -67,13 +77,19 @@ def pointer_tiles(p: Problem) -> tuple[int, ...]:
     return (128, 256, 64, 8, 8, 3) if p.M * p.N > 2**21 else (64, 128, 64, 8, 4, 4)
 
 
+def few_tiles(p: Problem) -> list[Tiles]:
+    return list(few_rows.tiles(p.M, p.across[1], model.synchronous(p)))
+
+
 def test_an_h200_gets_what_was_measured() -> None:
     """But one: the largest tile did not fit beside an odd c, and the call failed. Of results of
     four bytes fewer stages fit, and the largest tile beside no c."""
     others = split = 0
     for problem, *_ in walk.products():
         got = choose(problem, GPUS["sm_90"])
-        if got.SPLIT > 1:
+        if problem.M <= 32 and problem.dtype in (torch.float16, BF16):
+            assert got.tiles in few_tiles(problem)
+        elif got.SPLIT > 1:
             split += 1
         elif not got.tma and min(problem.pitches) in (4, 8) and problem.K >= choice.LENGTHY:
             assert got.tiles in {*choice.POINTER_TILES, Tiles(*measured(problem)[1])}
@@ -109,6 +125,8 @@ def test_whatever_is_drawn_fits(arch: str) -> None:
         got = choose(problem, gpu)
         assert got.shared_memory(problem, gpu.capability) <= gpu.shared_memory
         least = 3 if got.tma else min(3, pointer_tiles(problem)[-1])
+        if problem.M <= 32 and problem.dtype in (torch.float16, BF16):
+            least = min(least, *(tiles.num_stages for tiles in few_tiles(problem)))
         assert got.tiles.num_stages >= least, "loads in flight"
         assert not got.tma or gpu.capability >= 90
 
@@ -232,7 +250,8 @@ def product(M: int, dtype: torch.dtype, c: str = "", precision: str = "ieee") ->
     """One whose operands go to shared memory by stages."""
     N = 1000 if c == "odd" else 8192
     problem = Problem(M, N, 1024, dtype, dtype, precision, c)
-    b = "columns" if precision == "tf32" else "rows"  # read without a copy
+    # Read without a copy, and as the problem says.
+    b = "columns" if precision == "tf32" or M <= 32 else "rows"
     return walk.Product(problem, "none", True, False, "rows", b)
 
 
@@ -295,7 +314,7 @@ def test_the_next_smaller_one_runs_with_a_warning_once(refusing: list[Tiles]) ->
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         triton_kernels.gemm_bias_act(a, b)
-        triton_kernels.gemm_bias_act(a[:1], b)
+        triton_kernels.gemm_bias_act(a[:7], b)
     assert [tiles.num_stages for tiles in refusing] == [3, 3]
 
 

@@ -17,7 +17,7 @@ from compare.checking.implementations import implementations, is_quick
 from compare.ops import SPECS
 from triton_kernels import _launch
 from triton_kernels._counts import cdiv
-from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choose, launch
+from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choose, few_rows, launch
 from triton_kernels.gemm.choice import (
     FEW_TILES,
     FLOAT64_TILES,
@@ -146,11 +146,14 @@ def tables(dtype: str) -> set[tuple[Any, ...]]:
         cuts |= {(None, 0, *tiles) for tiles in PARTS_TILES}
     if dtype == "float64":
         return {("ieee", 0, *tiles) for tiles in FLOAT64_TILES}
-    for few in FEW_TILES:
-        tiles = Configuration(False, few).of_dtype(getattr(torch, dtype)).tiles
-        cuts.add(("ieee" if dtype in HALVES else "tf32", 0, *tiles))
+    for wanted in () if dtype in HALVES else FEW_TILES:
+        tiles = Configuration(False, wanted).of_dtype(getattr(torch, dtype)).tiles
+        cuts.add(("tf32", 0, *tiles))
     if dtype in HALVES:
-        cuts |= {("ieee", 0, *tiles) for tiles in POINTER_TILES}
+        cuts = {each for each in cuts if each[2] > 32}
+        ways = itertools.product((1, 2, 4, 8, 16, 32), (False, True), (False, True))
+        few = {tiles for way in ways for tiles in few_rows.tiles(*way)}
+        cuts |= {("ieee", 0, *tiles) for tiles in (*POINTER_TILES, *FEW_TILES, *few)}
     for row, K, c in itertools.product(TMA_TILES, (8, SHIPPED.long), ("", "even")):
         kind = getattr(torch, dtype)
         of_row = Problem(64, 64, K, kind, kind, "tf32" if kind == torch.float32 else "ieee", c)

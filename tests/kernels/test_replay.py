@@ -65,6 +65,11 @@ ROWS: dict[str, tuple[Callable[[], tuple[Any, ...]], Callable[..., Any], Callabl
         tk.relu_scale,
         lambda x, s: torch.relu(x) * s,
     ),
+    "gemm_bias_act of a column's transpose": (
+        lambda: (matrix(64, 1).half().t(), matrix(64, 40).half()),
+        tk.gemm_bias_act,
+        lambda a, b: (a.float() @ b.float()).half(),
+    ),
     "relu_scale_add of columns": (
         lambda: (matrix(16, 16), matrix(16, 16).t(), matrix(16, 1)),
         tk.relu_scale_add,
@@ -123,7 +128,7 @@ def test_parts_of_a_sum_are_replayed_on_their_stream(
 
     monkeypatch.setattr(splitting, "_zeros", zeros)
     monkeypatch.setattr(_plans, "current_stream", lambda index: stream)
-    x, w = matrix(8, 4096).half(), matrix(16, 4096).half()
+    x, w = matrix(40, 4096).half(), matrix(16, 4096).half()
     for each in (x, x, x.t(), x.t()):  # the first plan of each kind is tried
         tk.square(each)
     machine.computes = False

@@ -29,10 +29,9 @@ from triton_kernels.tuning.scores import Case, Times
 
 CARD = Gpu(90, 114, 232448, "Some Card")
 CPU = torch.device("cpu")
-# Between the sizes that are tried: the first wide one is the shipped, the last small one
-# twice that.
+# Between the sizes that are tried: the last small one is twice the shipped.
 COSTS = (1.0, 0.4, 0.35, 0.15, 0.1)
-TRUE = Constants(COSTS, 2048, int(0.7 * SHIPPED.wide), int(2.8 * SHIPPED.large))
+TRUE = Constants(COSTS, 2048, int(2.8 * SHIPPED.large))
 TRUE_RATES = Rates(8e-6, 6e-6, 3.5e-6, 2e12, 6e14, 0.7)
 
 
@@ -58,11 +57,8 @@ class Simulated:
                 problem.K >= self.true.long
             )
             return cost * waves * (1.2 if long else 1.0)
-        if problem.M <= 32:
-            wanted = (tiles.BLOCK_N == 64) == (problem.N >= self.true.wide * busy)
-        else:
-            small = tiles.BLOCK_M * tiles.BLOCK_N == 64 * 128
-            wanted = small == (problem.M * problem.N <= self.true.large * busy)
+        small = tiles.BLOCK_M * tiles.BLOCK_N == 64 * 128
+        wanted = small == (problem.M * problem.N <= self.true.large * busy)
         return problem.N * (1.0 if wanted else 1.2)
 
     def case(self, case: Case) -> Times:
@@ -117,11 +113,10 @@ def test_the_constants_of_a_gpu_are_found(arch: str, multiprocessors: int) -> No
     simulated = Simulated(gpu)
     found, busy = constants.measure(gpu, simulated.runs), multiprocessors / 132
     # But for the tiles of 64 and 128 that problems are made of.
-    assert found.wide * busy == pytest.approx(SHIPPED.wide * busy, abs=33)
     if gpu.capability < 90:
         side = (2 * SHIPPED.large * busy) ** 0.5
         assert (found.large * busy) ** 0.5 == pytest.approx(side, abs=65)
-        assert found == SHIPPED._replace(wide=found.wide, large=found.large)
+        assert found == SHIPPED._replace(large=found.large)
         return
     assert found.large == SHIPPED.large
     assert found.long == TRUE.long
@@ -152,12 +147,11 @@ def test_only_what_fits_is_timed_and_descriptors_fill_their_waves(arch: str) -> 
 
 def test_a_constant_that_decides_nothing_ends_at_the_ladder() -> None:
     """One of the tiles is always the faster one."""
-    for wide, large, expected in ((1, 1, (0.25, 0.125)), (1 << 40, 1 << 60, (8.0, 4.0))):
+    for large, expected in ((1, 0.125), (1 << 60, 4.0)):
         gpu = GPUS["sm_80"]._replace(multiprocessors=132)
-        true = TRUE._replace(wide=wide, large=large)
+        true = TRUE._replace(large=large)
         found = constants.measure(gpu, Simulated(gpu, true).runs)
-        assert found.wide == expected[0] * SHIPPED.wide
-        assert found.large == pytest.approx(expected[1] * SHIPPED.large, rel=0.6)
+        assert found.large == pytest.approx(expected * SHIPPED.large, rel=0.6)
 
 
 def test_a_tile_that_does_not_fit_after_all_keeps_its_cost() -> None:

@@ -10,6 +10,8 @@ fastest by :mod:`triton_kernels.gemm.model`:
 - through pointers, the tiles given by rules, if there are no descriptors or few rows; and
   POINTER_TILES, if descriptors need copies that pointers can do without;
 - if there are fewer tiles than multiprocessors, the last two with K split, and small tiles;
+- for up to 32 rows of 16-bit matrices only those of :mod:`triton_kernels.gemm.few_rows`, and of
+  gemm_gluon_kernel those that are made for so few;
 - two configurations of gemm_gluon_kernel side by side, see :mod:`triton_kernels.gemm.beside`.
 
 Each candidate is first reduced until a block has enough shared memory for it: to fewer stages, then
@@ -31,7 +33,7 @@ from triton_kernels import _known_calls, _measured
 from triton_kernels._counts import cdiv
 from triton_kernels._gpu import H200, Gpu
 from triton_kernels._measured import SHIPPED, Constants
-from triton_kernels.gemm import model
+from triton_kernels.gemm import few_rows, model
 from triton_kernels.gemm.beside import SHORT, beside
 from triton_kernels.gemm.configurations import (
     HALVES,
@@ -99,6 +101,7 @@ MOST = 64  # parts of a sum then
 # More than MANY rows are rounded up to a multiple of SHARED, as they are in any of their tiles.
 # Of 20,000 drawn products 26 then get another configuration, by the model at most 3 % slower.
 MANY, SHARED = 64, 16
+WIDE = 96 * 64  # columns from which few rows of float32 have wider tiles
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
 FLOAT64_CAPABILITY = 90  # where float64 was measured
 TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
@@ -141,7 +144,7 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
     if M > MANY and M % SHARED:
         return choose(problem._replace(M=SHARED * cdiv(M, SHARED)), gpu)
     one, seconds = fastest(problem, gpu)
-    if seconds < SHORT or problem.dtype not in HALVES:
+    if seconds < SHORT or problem.dtype not in HALVES or problem.M <= SMALL:
         return one
     ways = candidates(problem, gpu)
     forms = [(f, r) for f, r, cuts in ways if f.gluon and not f.ALTERNATE and cuts[0] == 1]
@@ -165,6 +168,8 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
     """The configurations that fit, whole and with K split."""
     if problem.precision == "f16x3":
         return [(_of_parts(problem, gpu), 0.0, WHOLE)]
+    if problem.M <= SMALL and problem.dtype in HALVES:
+        return _of_few_rows(problem, gpu)
     M, K, kind, multiply_adds = problem.M, problem.K, problem.of_any_size(), not problem.by_cores
     ways: list[Splits] = []
     if problem.dtype == torch.float64 and gpu.capability == FLOAT64_CAPABILITY:
@@ -178,7 +183,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
         for form, reached in _of_gluon(kind, gpu, _failed).items():
             if multiply_adds and not suits(form.tiles, M, 8):
                 continue
-            if form.TURNED and form.tiles.BLOCK_M >= 2 * M:
+            if form.TURNED and not SMALL < form.tiles.BLOCK_M < 2 * M:
                 continue
             parts = parts_of(form, problem, gpu, multiply_adds)
             if not form.ALTERNATE:
@@ -214,6 +219,22 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
         if small is not None and (parts := parts_of(small, problem, gpu)):
             ways.append((small, 0.0, parts))
     return ways
+
+
+def _of_few_rows(problem: Problem, gpu: Gpu) -> list[Splits]:
+    """The configurations for up to 32 rows of 16-bit matrices that fit, whole and with K split."""
+    M, kind = problem.M, problem.of_any_size()
+    able: list[tuple[Configuration, float]] = []
+    if min(problem.N, problem.K) > SMALL and problem.out_dtype in HALVES:
+        for form, reached in _of_gluon(kind, gpu, _failed).items():
+            if form.tiles.BLOCK_M == few_rows.rows(M):
+                able.append((form, reached))
+    if not (able and problem.kernels == "gluon"):
+        for tiles in few_rows.tiles(M, problem.across[1], model.synchronous(problem)):
+            if small := _fitting(Configuration(False, tiles), kind, gpu, _failed):
+                able.append((small, 0.0))
+    ways = [(form, reached, [1, *parts_of(form, problem, gpu)]) for form, reached in able]
+    return ways or [(_SMALLEST, 0.0, WHOLE)]
 
 
 @functools.lru_cache(256)
@@ -303,10 +324,10 @@ def parts_of(form: Configuration, problem: Problem, gpu: Gpu, together: bool = F
     """The numbers of parts into which K may be split; none if the configuration's tiles fill the
     GPU.
 
-    By descriptors each multiprocessor gets one part, through pointers up to four. If programs wait
-    for the loads of every step, one program's loads run while the others wait. The same is so if
-    several programs together reach the multiprocessor's peak (``together``); then parts of large
-    tiles also fill the last wave.
+    By descriptors each multiprocessor gets one part, through pointers up to four, or of few rows of
+    16-bit matrices as few_rows.parts says. If programs wait for the loads of every step, one
+    program's loads run while the others wait. The same is so if several programs together reach the
+    multiprocessor's peak (``together``); then parts of large tiles also fill the last wave.
     """
     if form.tma and not form.gluon:
         return []
@@ -314,6 +335,8 @@ def parts_of(form: Configuration, problem: Problem, gpu: Gpu, together: bool = F
     rows, columns, depth, *_ = form.tiles
     # -(-x // y) is cdiv(x, y) without a call: this runs for every form of every new shape.
     tiles, full = -(-M // rows) * -(-N // columns), gpu.multiprocessors
+    if not form.tma and M <= SMALL and problem.dtype in HALVES:
+        return few_rows.parts(rows, tiles, -(-K // depth), full)
     if together or (not form.tma and model.synchronous(problem)):
         full *= model.RESIDENT
     elif tiles >= full:
@@ -395,8 +418,8 @@ def tiles_for(problem: Problem, gpu: Gpu, constants: Constants = SHIPPED) -> Til
         large = precision == "tf32" and M > 64
         return Tiles(128, 128, 32, 8, 8, 3) if large else Tiles(64, 64, 32, 8, 4, 2)
     if M <= SMALL:
-        wide, depth = N >= constants.wide * busy, 256 // dtype.itemsize
-        return Tiles(32 if M > 16 else 16, 64 if wide else 32, depth, 8, 4, 4)
+        wide, depth = N >= WIDE * busy, 256 // dtype.itemsize
+        return Tiles(few_rows.rows(M), 64 if wide else 32, depth, 8, 4, 4)
     if M * N <= constants.large * busy:
         return Tiles(64, 128, 64, 8, 4, 4 if plenty else 3)
     return Tiles(128, 256, 64, 8, 8, 3) if plenty else Tiles(128, 128, 32, 8, 8, 4)

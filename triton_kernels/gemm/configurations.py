@@ -15,6 +15,7 @@ ALIGNED = 128  # bytes of a line of L2, and of a row of a tile that a descriptor
 # Of kernels in Gluon: warps of a consumer, rows of a part of a tile that it stores at once, and its
 # buffers for such parts.
 WARPS, PART_M, BUFFERS = 4, 64, 2
+DOT_ROWS = 16  # the fewest rows of a tile that tensor cores multiply through pointers
 KEPT_FROM = 64  # elements of a thread from which on gemm_gluon_fma_kernel keeps sums elsewhere
 
 
@@ -103,7 +104,7 @@ class Configuration(NamedTuple):
             gemm_gluon_kernel, or gemm_gluon_fma_kernel for multiply-adds.
         ALTERNATE: whether in gemm_gluon_kernel each group of four warps has its own tiles.
         TURNED: whether gemm_gluon_kernel computes the transpose, bᵀ·aᵀ. Then BLOCK_M, and not
-            BLOCK_N, may be 96, 160 or 192.
+            BLOCK_N, may be 16, 32, 96, 160 or 192.
         SPLIT: the largest number of parts into which K is split, for tiles that would not fill all
             multiprocessors.
         rest: what another configuration computes of the result, see gemm.beside.
@@ -190,7 +191,8 @@ STAGES = 3  # the fewest with which loads are in flight during the multiplicatio
 
 def ever_smaller(wanted: Configuration) -> Iterator[Configuration]:
     """The wanted configuration, then with fewer stages, then with half BLOCK_K; through pointers
-    also with half BLOCK_M or BLOCK_N. For descriptors TMA_TILES has smaller tiles."""
+    also with half BLOCK_M or BLOCK_N. For descriptors TMA_TILES has smaller tiles; those of
+    less than DOT_ROWS are small."""
     m, n, k, _, _, most = wanted.tiles
     shallow = 64 if wanted.tma else 32  # descriptors: rows of 128 bytes have no bank conflicts
     while True:
@@ -198,6 +200,6 @@ def ever_smaller(wanted: Configuration) -> Iterator[Configuration]:
         for depth, stages in itertools.product(depths, range(most, min(most, STAGES) - 1, -1)):
             tiles = wanted.tiles._replace(BLOCK_M=m, BLOCK_N=n, BLOCK_K=depth, num_stages=stages)
             yield wanted._replace(tiles=tiles)
-        if wanted.tma or m == n == 16:
+        if wanted.tma or m < DOT_ROWS or m == n == 16:
             return
         m, n = (m // 2, n) if m >= n else (m, n // 2)

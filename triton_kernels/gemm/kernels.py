@@ -28,6 +28,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from triton_kernels._scalars import multiple, scalar_value
+from triton_kernels.gemm import configurations
+
+DOT_ROWS = tl.constexpr(configurations.DOT_ROWS)
 
 
 @triton.jit
@@ -164,7 +167,8 @@ def gemm_bias_act_kernel(
     GROUP_M: tl.constexpr,
     WAITS: tl.constexpr,
 ):
-    """Each program computes one BLOCK_M × BLOCK_N tile of out, or a part of its sum over K.
+    """Each program computes one BLOCK_M × BLOCK_N tile of out, or a part of its sum over K. With
+    fewer than DOT_ROWS rows it does so without tensor cores.
 
     C is the accumulator's type. workspace and counters are None if K is not split. B_POLICY is b's
     eviction policy. UNITS are divisors of the length and pitch of a's rows, a's columns, b's
@@ -180,12 +184,20 @@ def gemm_bias_act_kernel(
     m = pid_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = pid_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
+    if BLOCK_M < DOT_ROWS:  # all products of a step are elements, which are added up at the end
+        a_rows, a_depth = m[:, None, None], k[None, :, None]
+        b_depth, b_columns = k[None, :, None], n[None, None, :]
+        acc = tl.zeros((BLOCK_M, BLOCK_K, BLOCK_N), C)
+    else:
+        a_rows, a_depth = m[:, None], k[None, :]
+        b_depth, b_columns = k[:, None], n[None, :]
+        acc = tl.zeros((BLOCK_M, BLOCK_N), C)
     stride_am, a_end = multiple(stride_am, UNITS[0]), multiple(K, UNITS[0])
     stride_ak, m_end = multiple(stride_ak, UNITS[1]), multiple(M, UNITS[1])
     stride_bn, b_end = multiple(stride_bn, UNITS[2]), multiple(K, UNITS[2])
     stride_bk, n_end = multiple(stride_bk, UNITS[3]), multiple(N, UNITS[3])
-    a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :].to(tl.int64) * stride_ak
-    b_ptrs = b_ptr + k[:, None].to(tl.int64) * stride_bk + n[None, :] * stride_bn
+    a_ptrs = a_ptr + a_rows * stride_am + a_depth.to(tl.int64) * stride_ak
+    b_ptrs = b_ptr + b_depth.to(tl.int64) * stride_bk + b_columns * stride_bn
     # A stride of a tall column-major matrix may fit 32 bits, but not BLOCK_K times that stride.
     step = tl.full((), BLOCK_K, tl.int64)
     if workspace is None:
@@ -195,14 +207,15 @@ def gemm_bias_act_kernel(
         first, end = part_of(tl.cdiv(K, BLOCK_K), tl.program_id(0) // tiles, parts)
         a_ptrs += step * first * stride_ak
         b_ptrs += step * first * stride_bk
-    acc = tl.zeros((BLOCK_M, BLOCK_N), C)
     for i in range(first, end):
         k0 = i * BLOCK_K
-        a_mask = (m[:, None] < m_end) & (k[None, :] < a_end - k0)
-        b_mask = (k[:, None] < b_end - k0) & (n[None, :] < n_end)
+        a_mask = (a_rows < m_end) & (a_depth < a_end - k0)
+        b_mask = (b_depth < b_end - k0) & (b_columns < n_end)
         a = tl.load(a_ptrs, mask=a_mask, other=0.0)
         b = tl.load(b_ptrs, mask=b_mask, other=0.0, eviction_policy=B_POLICY)
-        if PRECISION == "ieee" and a_ptr.dtype.element_ty == tl.float32:
+        if BLOCK_M < DOT_ROWS:
+            acc += a.to(C) * b
+        elif PRECISION == "ieee" and a_ptr.dtype.element_ty == tl.float32:
             # Sums of BLOCK_K products are added up: the error grows with K / BLOCK_K, not with K.
             # By fma, because the compiler would turn acc + dot(a, b) into one accumulating dot.
             part = tl.dot(a, b, input_precision=PRECISION, out_dtype=C)
@@ -211,6 +224,8 @@ def gemm_bias_act_kernel(
             acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=C)
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
+    if BLOCK_M < DOT_ROWS:
+        acc = tl.sum(acc, 1)
     last = True
     if workspace is not None:
         tile = tl.program_id(0) % tiles

@@ -40,6 +40,8 @@ def launch(gemm: Gemm) -> None:
     out = gemm.out
     gpu = _launch.gpu(gemm_bias_act_kernel, out.device)
     M, N, K = gemm.shape
+    if M == 1 < K and gemm.a.stride() == (1, 1):  # a column's transpose is as well a row
+        gemm = gemm._replace(a=gemm.a.as_strided((1, K), (K, 1)))
     kind = _kind(gemm.c, out)
     problem = Problem(M, N, K, gemm.a.dtype, out.dtype, gemm.precision, kind)
     # An empty matrix has no descriptor.

@@ -27,10 +27,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu, Peaks, peaks
-from triton_kernels.gemm.configurations import ALIGNED, Configuration, Problem
+from triton_kernels.gemm.configurations import ALIGNED, DOT_ROWS, Configuration, Problem
 
 MEMORY = 0.9  # fraction of the peak bandwidth
 # Fraction of the tensor cores' peak that all together sustain. Power is limited, so it also counts
@@ -80,6 +81,40 @@ ROUND = 1.4e-6  # seconds until the first loads of programs that start together 
 # best peer, and so was the one that the model takes; of another 48 these were 1.79 and 1.78.
 IN_PARTS = 0.7  # fraction of the tensor cores' peak that its loop reaches
 SPLIT = 4e-6  # seconds that its further launches take
+FEW_ROWS = 32
+REGISTERS = 65536  # of a multiprocessor
+
+
+class FewRows(NamedTuple):
+    """What up to FEW_ROWS rows of 16-bit matrices take in programs of one kind. A multiprocessor's
+    time for what its programs load is added to that of its programs one after the other, as many at
+    once as fit.
+
+    Attributes:
+        loads: bytes/s that a multiprocessor loads.
+        start: seconds that the launch takes longer than one through pointers.
+        program, step: seconds of a program, and of each of its steps.
+        meeting, adding: as MEETING and ADDING.
+    """
+
+    loads: float
+    start: float
+    program: float
+    step: float
+    meeting: float = 1.8e-6
+    adding: float = 4.4e10
+
+
+# Fitted to the times of 210 drawn and named products in all their configurations (H200, triton
+# 3.6). The chosen take 1.021 times as long as the best, 1.024 if fitted to the other half. DOT and
+# WAITING have tensor cores; the latter's programs wait for the loads of each step.
+VECTOR = FewRows(1.33e11, 0.0, 0.62e-6, 0.5e-6)
+DOT = FewRows(1.33e11, 0.0, 1.2e-6, 0.18e-6)
+WAITING = DOT._replace(step=0.77e-6)
+TURNED = FewRows(1.4e11, 1.3e-6, 0.5e-6, 0.0, 1.3e-6, 8.5e10)  # gemm_gluon_kernel
+FEW_PITCHES = {128: 1.0, 64: 1.0, 32: 1.0, 16: 1.75, 8: 3.3, 4: 4.2, 2: 4.2}  # as PITCHES
+VECTOR_PITCHES = {**dict.fromkeys(FEW_PITCHES, 1.0), 2: 3.3}  # of VECTOR: loads go to registers
+FEW_COPYING = 0.64  # fraction of the usual time for copies: they are still in L2 when loaded
 
 
 def synchronous(problem: Problem) -> bool:
@@ -115,6 +150,8 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
     copied = (M * K if of_a < 16 else 0) + (K * N if of_b < 16 else 0)
     copying = COPYING + 2 * copied * itemsize / (peak.bandwidth * MEMORY) if copied else 0.0
     step = STEP if by_cores and not synchronous(problem) else LONG_STEP
+    if M <= FEW_ROWS and itemsize == 2:
+        return _of_few(problem, gpu, moved, copying)
 
     def seconds(
         form: Configuration,
@@ -166,6 +203,43 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
                 adding = ADDING_LARGE if m * n >= 128 * 128 else ADDING
                 time += MEETING + parts * m * n * max(4, itemsize) / adding
             times.append(time)
+        return times
+
+    return seconds
+
+
+def _of_few(problem: Problem, gpu: Gpu, moved: float, copying: float) -> Callable[..., list[float]]:
+    """What :func:`timed` gives for few rows of 16-bit matrices: programs only load, so ``reached``
+    and the factors change nothing. ``moved`` and ``copying``: the memory's seconds, and those of
+    copies for descriptors."""
+    M, N, K, *_, (of_a, of_b), _ = problem
+    waits, kind = synchronous(problem), problem.of_any_size()
+
+    def seconds(
+        form: Configuration, reached: float, numbers: Sequence[int], *factors: float
+    ) -> list[float]:
+        tma, (m, n, k, _, warps, _) = form.tma, form.tiles
+        if tma:
+            few, at_once = TURNED, 1
+        elif m < DOT_ROWS:  # registers of a program by those of some compiled kernels
+            few, at_once = VECTOR, max(1, int(REGISTERS / (1280 * warps + 1.6 * m * n * k)))
+        elif waits:
+            few, at_once = WAITING, RESIDENT
+        else:
+            few, at_once = DOT, min(RESIDENT, _resident(form, kind, gpu))
+        pitches = VECTOR_PITCHES if few is VECTOR else FEW_PITCHES
+        a_loads = pitches[ALIGNED if tma and of_a < 16 else of_a]
+        b_loads = pitches[ALIGNED if tma and of_b < 16 else of_b]
+        loaded = 2 * k * (min(m, M) * a_loads + n * b_loads) / few.loads
+        start = few.start + (FEW_COPYING * copying if tma else 0.0)
+        tiles, depth = form.tiles_of(M, N), -(-K // k)
+        times = []
+        for parts in numbers:
+            steps, waves = -(-depth // parts), -(-tiles * parts // gpu.multiprocessors)
+            rounds = -(-waves // at_once)
+            busy = waves * steps * loaded + rounds * (few.program + steps * few.step)
+            adding = few.meeting + parts * m * n * 4 / few.adding if parts > 1 else 0.0
+            times.append(start + math.hypot(busy, moved) + adding)
         return times
 
     return seconds

@@ -37,10 +37,9 @@ NEVER, ALWAYS = 1 << 62, 0  # a threshold that nothing reaches, and one that eve
 
 def measure(gpu: Gpu, time: Time) -> Constants:
     """The constants of a GPU. Those that its choices never use keep the shipped figures."""
-    measured = SHIPPED._replace(wide=_wide(gpu, time))
     if gpu.capability < TMA_CAPABILITY:
-        return measured._replace(large=_large(gpu, time))
-    measured = measured._replace(long=_long(gpu, time))
+        return SHIPPED._replace(large=_large(gpu, time))
+    measured = SHIPPED._replace(long=_long(gpu, time))
     return measured._replace(costs=_costs(gpu, time, measured))
 
 
@@ -79,22 +78,6 @@ def _long(gpu: Gpu, time: Time) -> int:
     )
     first = _compare(gpu, time, products, short, long)
     return SHIPPED.long if first is None else (*LENGTHS, 2 * LENGTHS[-1])[first]
-
-
-def _wide(gpu: Gpu, time: Time) -> int:
-    """The number of columns from which on wide tiles are faster with few rows, scaled to the number
-    of an H200's multiprocessors."""
-    busy = gpu.multiprocessors / H200.multiprocessors
-    widths = [64 * max(1, round(step * SHIPPED.wide * busy / 64)) for step in STEPS]
-    products = [_product(16, N, 4096) for N in widths]
-    narrow, wide = (
-        [_by_pointers(product, gpu, SHIPPED._replace(wide=value)) for product in products]
-        for value in (NEVER, ALWAYS)
-    )
-    first = _compare(gpu, time, products, narrow, wide)
-    if first is None:
-        return SHIPPED.wide
-    return math.floor((*widths, 2 * widths[-1])[first] / busy)
 
 
 def _large(gpu: Gpu, time: Time) -> int:

@@ -76,8 +76,7 @@ class Capabilities:
     def _constants(self) -> list[str]:
         """Lines with the constants that this GPU's choices use."""
         gluon = f"  products in Gluon: {self.gluon or 'where that is expected to be faster'}"
-        wide = f"  from {self.constants.wide} columns on, of up to 32 rows: wide tiles"
-        lines = [f"choice of a product's tiles, {_source(self.source)}:", gluon, wide]
+        lines = [f"choice of a product's tiles, {_source(self.source)}:", gluon]
         if self.gpu.capability < TMA_CAPABILITY:
             return [*lines, f"  up to {self.constants.large} results: small tiles"]
         tiles = [f"{row.tiles.BLOCK_M}×{row.tiles.BLOCK_N}" for row in TMA_TILES]

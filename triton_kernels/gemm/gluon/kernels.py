@@ -610,13 +610,13 @@ def gemm_gluon_kernel(
 
     If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K]. rest_desc
     also describes b, with blocks of the columns that b_desc's blocks leave of a tile, or is None.
-    If OUT_TMA, out and pre are descriptors with blocks of PART_M × PART_N. If TURNED,
-    they are of the transpose, whose columns the bias belongs to: a caller that wants tiles of 96,
-    160 or 192 rows passes bᵀ and aᵀ as a and b. UNIT: if not OUT_TMA, a divisor of the length and
-    pitch of the rows of out, at most 4, or 1 if their elements are not neighbours. WAITS: whether
-    the launch that copies an operand may still run. BESIDE: "first" if the next launch, which
-    computes another region, may start at any time; "second" for that launch, which waits at its end
-    for the first, so that what follows waits for both; or "".
+    If OUT_TMA, out and pre are descriptors with blocks of PART_M × PART_N. If TURNED, they are of
+    the transpose, whose columns the bias belongs to: a caller that wants tiles of 16, 32, 96, 160
+    or 192 rows passes bᵀ and aᵀ as a and b. UNIT: if not OUT_TMA, a divisor of the length and pitch
+    of the rows of out, at most 4, or 1 if their elements are not neighbours. WAITS: whether the
+    launch that copies an operand may still run. BESIDE: "first" if the next launch, which computes
+    another region, may start at any time; "second" for that launch, which waits at its end for the
+    first, so that what follows waits for both; or "".
     """
     stages: gl.constexpr = [STAGES]
     a_buffer = gl.allocate_shared_memory(a_desc.dtype, stages + a_desc.block_shape, a_desc.layout)
