@@ -113,7 +113,7 @@ PLENTY = 128 * 1024
 
 
 Failed = tuple[Configuration, Problem, Gpu]
-# The tiles for a split K with more than 32 rows. With up to 32 rows tiles are SMALL columns wide.
+# The tiles for a split K with more than 32 rows.
 FEW_TILES = Tiles(32, 32, 128, 8, 4, 4), Tiles(64, 32, 128, 8, 4, 4)
 
 
@@ -144,7 +144,7 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
     if M > MANY and M % SHARED:
         return choose(problem._replace(M=SHARED * cdiv(M, SHARED)), gpu)
     one, seconds = fastest(problem, gpu)
-    if seconds < SHORT or problem.dtype not in HALVES or problem.M <= SMALL:
+    if seconds < SHORT or problem.dtype not in HALVES or problem.M <= few_rows.ROWS:
         return one
     ways = candidates(problem, gpu)
     forms = [(f, r) for f, r, cuts in ways if f.gluon and not f.ALTERNATE and cuts[0] == 1]
@@ -168,7 +168,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
     """The configurations that fit, whole and with K split."""
     if problem.precision == "f16x3":
         return [(_of_parts(problem, gpu), 0.0, WHOLE)]
-    if problem.M <= SMALL and problem.dtype in HALVES:
+    if problem.M <= few_rows.ROWS and problem.dtype in HALVES:
         return _of_few_rows(problem, gpu)
     M, K, kind, multiply_adds = problem.M, problem.K, problem.of_any_size(), not problem.by_cores
     ways: list[Splits] = []
@@ -183,7 +183,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
         for form, reached in _of_gluon(kind, gpu, _failed).items():
             if multiply_adds and not suits(form.tiles, M, 8):
                 continue
-            if form.TURNED and not SMALL < form.tiles.BLOCK_M < 2 * M:
+            if form.TURNED and not few_rows.ROWS < form.tiles.BLOCK_M < 2 * M:
                 continue
             parts = parts_of(form, problem, gpu, multiply_adds)
             if not form.ALTERNATE:
@@ -335,7 +335,7 @@ def parts_of(form: Configuration, problem: Problem, gpu: Gpu, together: bool = F
     rows, columns, depth, *_ = form.tiles
     # -(-x // y) is cdiv(x, y) without a call: this runs for every form of every new shape.
     tiles, full = -(-M // rows) * -(-N // columns), gpu.multiprocessors
-    if not form.tma and M <= SMALL and problem.dtype in HALVES:
+    if not form.tma and M <= few_rows.ROWS and problem.dtype in HALVES:
         return few_rows.parts(rows, tiles, -(-K // depth), full)
     if together or (not form.tma and model.synchronous(problem)):
         full *= model.RESIDENT

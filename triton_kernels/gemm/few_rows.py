@@ -1,8 +1,8 @@
 """The tiles through pointers for up to 32 rows of 16-bit matrices.
 
 Such products only load b. Up to VECTOR_ROWS a program may do without tensor cores: it multiplies
-vectors and adds them up in registers, so nothing goes through shared memory and the first sums are
-there sooner. Tiles for tensor cores have at least 16 rows, and are better from a few rows on, or if
+vectors and adds them up in registers. So b does not go through shared memory, and there is less to
+wait for. Tiles for tensor cores have at least 16 rows, and are better from a few rows on, or if
 b's rows go across K. With a large b gemm_gluon_kernel competes, which computes the transpose then:
 so its tiles need not have 64 rows (see :mod:`triton_kernels.gemm.gluon.forms`).
 """
@@ -13,10 +13,11 @@ from collections.abc import Iterator
 
 from triton_kernels.gemm.configurations import DOT_ROWS, Tiles
 
+ROWS = 2 * DOT_ROWS  # the most
 VECTOR_ROWS = 8
 # Rows → tiles. A step has many columns of a, because its loads are in flight together, and none of
-# the next step's are. Each tile was the fastest for some of 150 drawn products (H200, triton 3.6).
-# Without these the fastest takes 1.14, 1.10, 1.05 and 1.05 times as long.
+# the next step's are. Each tile was the fastest for some drawn products; without all of them the
+# fastest form takes 1.14, 1.10, 1.05 and 1.05 times as long (73 products, H200, triton 3.6).
 VECTORS = {
     1: (Tiles(1, 8, 1024, 8, 8, 1), Tiles(1, 8, 512, 8, 4, 1)),
     2: (Tiles(2, 4, 1024, 8, 8, 1), Tiles(2, 8, 256, 8, 4, 1)),
@@ -30,7 +31,7 @@ SHARES = 1, 2, 3, 4, 6, 8
 
 def rows(M: int) -> int:
     """The rows of tiles for M rows on tensor cores."""
-    return DOT_ROWS if M <= DOT_ROWS else 2 * DOT_ROWS
+    return DOT_ROWS if M <= DOT_ROWS else ROWS
 
 
 def tiles(M: int, across: bool, waits: bool) -> Iterator[Tiles]:

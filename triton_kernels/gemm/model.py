@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu, Peaks, peaks
+from triton_kernels.gemm import few_rows
 from triton_kernels.gemm.configurations import ALIGNED, DOT_ROWS, Configuration, Problem
 
 MEMORY = 0.9  # fraction of the peak bandwidth
@@ -81,14 +82,13 @@ ROUND = 1.4e-6  # seconds until the first loads of programs that start together 
 # best peer, and so was the one that the model takes; of another 48 these were 1.79 and 1.78.
 IN_PARTS = 0.7  # fraction of the tensor cores' peak that its loop reaches
 SPLIT = 4e-6  # seconds that its further launches take
-FEW_ROWS = 32
 REGISTERS = 65536  # of a multiprocessor
 
 
 class FewRows(NamedTuple):
-    """What up to FEW_ROWS rows of 16-bit matrices take in programs of one kind. A multiprocessor's
-    time for what its programs load is added to that of its programs one after the other, as many at
-    once as fit.
+    """What few rows of 16-bit matrices take in programs of one kind. A multiprocessor's time for
+    what its programs load is added to that of its programs one after the other, as many at once as
+    fit.
 
     Attributes:
         loads: bytes/s that a multiprocessor loads.
@@ -106,7 +106,7 @@ class FewRows(NamedTuple):
 
 
 # Fitted to the times of 210 drawn and named products in all their configurations (H200, triton
-# 3.6). The chosen take 1.021 times as long as the best, 1.024 if fitted to the other half. DOT and
+# 3.6). The chosen take 1.021 times as long as the best, 1.025 if fitted to the other half. DOT and
 # WAITING have tensor cores; the latter's programs wait for the loads of each step.
 VECTOR = FewRows(1.33e11, 0.0, 0.62e-6, 0.5e-6)
 DOT = FewRows(1.33e11, 0.0, 1.2e-6, 0.18e-6)
@@ -150,7 +150,7 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
     copied = (M * K if of_a < 16 else 0) + (K * N if of_b < 16 else 0)
     copying = COPYING + 2 * copied * itemsize / (peak.bandwidth * MEMORY) if copied else 0.0
     step = STEP if by_cores and not synchronous(problem) else LONG_STEP
-    if M <= FEW_ROWS and itemsize == 2:
+    if M <= few_rows.ROWS and itemsize == 2:
         return _of_few(problem, gpu, moved, copying)
 
     def seconds(
