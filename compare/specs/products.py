@@ -125,24 +125,23 @@ FEW_ROWS: dict[str, list[Cut]] = {
 
 # The forms of triton_kernels.gemm.gluon, on several tiles in both directions, with tails; then with
 # K in parts: by one consumer and two, of tiles whose columns are not a power of two.
-GLUON: list[Cut] = [((450, 328, 3080), 2), ((198, 520, 2056), 2), ((322, 264, 1544), 2)]
-GLUON += [((196, 328, 136), 1), ((324, 96, 40), 2), ((162, 976, 520), 3)]
-GLUON += [((146, 904, 520), 3), ((132, 264, 264), 2), ((66, 264, 40), 8), ((66, 136, 40), 24)]
-GLUON += [((66, 136, 2056), 16), ((260, 208, 5128), 19), ((142, 264, 4104), 12)]
-GLUON += [((262, 488, 2056), 3)]
+GLUON: list[Cut] = [((132, 328, 264), 1), ((402, 168, 264), 3), ((328, 272, 1032), 2)]
+GLUON += [((200, 520, 1032), 2), ((200, 704, 1544), 2), ((392, 264, 1032), 6)]
+GLUON += [((130, 136, 136), 8), ((132, 272, 40), 2), ((66, 496, 40), 7), ((130, 400, 136), 6)]
+GLUON += [((66, 136, 40), 11), ((72, 144, 1032), 19), ((72, 288, 3080), 18)]
+GLUON += [((72, 488, 3080), 13), ((194, 136, 3080), 19), ((66, 392, 1544), 12)]
 # Those that compute the transpose, of products without an addend; the last with K in parts.
-GLUON_TURNED: list[Cut] = [((228, 200, 40), 6), ((262, 328, 520), 2), ((260, 704, 520), 6)]
-GLUON_TURNED += [((516, 200, 40), 6), ((258, 200, 4104), 18)]
+GLUON_TURNED: list[Cut] = [((196, 200, 264), 6), ((258, 272, 264), 6), ((392, 392, 520), 1)]
+GLUON_TURNED += [((488, 200, 264), 6), ((386, 328, 1544), 1), ((578, 72, 264), 6)]
+GLUON_TURNED += [((458, 136, 40), 6), ((578, 392, 264), 14), ((518, 264, 264), 4)]
+GLUON_TURNED += [((452, 392, 264), 5), ((264, 264, 264), 2), ((262, 200, 3080), 19)]
 # Of 16 bits two side by side, for the rest of the columns, and of the rows. The latter have no
 # addend; one of the two computes the transpose.
-GLUON_BESIDE: list[Cut] = [((326, 392, 3080), 2), ((390, 136, 1544), 1)]
-GLUON_BESIDE_TURNED: list[Cut] = [((340, 264, 2056), 5), ((390, 200, 1032), 1)]
+GLUON_BESIDE: list[Cut] = [((326, 392, 3080), 2), ((304, 72, 3080), 1)]
+GLUON_BESIDE_TURNED: list[Cut] = [((260, 280, 2056), 4), ((536, 136, 2056), 4)]
 # And for up to 32 rows, whole and with K in parts.
 GLUON_FEW: list[Cut] = [((5, 136, 1032), 1), ((5, 264, 40), 1), ((20, 136, 2056), 1)]
 GLUON_FEW += [((20, 264, 40), 1), ((5, 136, 2056), 12), ((20, 136, 2056), 9)]
-# Products without an addend to compile, of the forms whose place the transpose takes in GLUON's.
-GLUON_PLAIN: list[Cut] = [((1030, 168, 520), 12), ((1030, 200, 40), 1), ((1030, 72, 40), 1)]
-GLUON_PLAIN += [((34, 200, 40), 1), ((34, 168, 40), 1), ((34, 72, 40), 1)]
 # Those of its kernel for "f16x3": several tiles of each form, with even and odd numbers of steps.
 GLUON_PARTS: list[Cut] = [((250, 380, 200), 2), ((130, 250, 136), 3), ((130, 130, 264), 5)]
 # And of its kernel by multiply-adds: each form whole and with K in parts, with sums that are longer
@@ -299,7 +298,7 @@ class Product(Spec):
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
         """Every form of Gluon's kernels. In tf32, where only the elements differ, some."""
-        halves = GLUON + GLUON_TURNED + GLUON_FEW[:4] + GLUON_PLAIN
+        halves = GLUON + GLUON_TURNED + GLUON_FEW[:4]
         cuts = {"": halves} if dtype in HALVES else {}
         if dtype == "float32":
             cuts = {"tf32": GLUON[::3], "f16x3": GLUON_PARTS, "ieee": GLUON_FMA}

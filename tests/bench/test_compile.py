@@ -441,7 +441,7 @@ def test_compiled_kernels_are_called_after_what_they_compute(
     calls = {
         "relu_scale_add_flat": lambda: triton_kernels.relu_scale_add(x, x, 2),
         "square_tiled": lambda: triton_kernels.square(x[:, ::2]),
-        "linear_gelu_tma": lambda: triton_kernels.linear_gelu(half, half),
+        "linear_gelu_gluon": lambda: triton_kernels.linear_gelu(half, half),
         "gemm_pointers": lambda: triton_kernels.gemm_bias_act(x, x[:, :32]),
         "gemm_gluon_fma": lambda: triton_kernels.gemm_bias_act(x, x),
     }

@@ -15,6 +15,7 @@ from compare.checking import eager_rule
 from compare.checking.implementations import MODES, applies, implementations
 from compare.cli import app
 from compare.ops import SPECS
+from compare.specs.drawn_products import OPERANDS
 from compare.specs.products import (
     GLUON,
     GLUON_BESIDE,
@@ -23,8 +24,10 @@ from compare.specs.products import (
     GLUON_TURNED,
 )
 from compare.timing import providers
+from triton_kernels.gemm import GPUS, Problem, choose, launch
 from triton_kernels.gemm.gluon import availability
-from triton_kernels.gemm.gluon.forms import FMA_FORMS
+from triton_kernels.gemm.gluon.forms import FMA_FORMS, FORMS
+from triton_kernels.gemm.gluon.launch import tiles_of
 
 OPS = ("linear_act", "linear_gelu", "gemm_bias_act")
 
@@ -112,6 +115,52 @@ def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(c.values == "special" for c in cuts) == special
 
 
+def problem(M: int, N: int, K: int, dtype: torch.dtype, operands: str, c: str) -> Problem:
+    """What a case asks for, with its operands where it has 16 bits; else it is in tf32."""
+    asked = Problem(M, N, K, dtype, dtype, "tf32", kernels="gluon")
+    if dtype == torch.float32:
+        return asked
+    of_a = (1, M) if operands == "wgrad" else (K, 1)
+    of_b = (1, K) if operands == "forward" else (N, 1)
+    pitches, across = launch.lying(of_a, of_b, M, N)
+    return asked._replace(precision="ieee", c=c, pitches=pitches, across=across)
+
+
+def test_the_check_reaches_every_form() -> None:
+    """By the shapes and multiprocessors that stand for Gluon, in every layout of the operands, and
+    with three columns less: several tiles each way, with tails, most of them several a program; K
+    in parts by one consumer and by two, and in tiles whose columns are no power of two. Cases have
+    an addend, too, except those that compute the transpose."""
+    several, parts = 0, set()
+    halves, single = (torch.float16, torch.bfloat16), torch.float32
+    for turned, dtypes in ((False, (*halves, single)), (True, halves)):
+        forms = [form for form in FORMS if form.TURNED == turned and form.tiles.BLOCK_M > 32]
+        for dtype in dtypes:
+            reached = set()
+            for (M, N, K), multiprocessors in GLUON_TURNED if turned else GLUON:
+                gpu = GPUS["sm_90"]._replace(multiprocessors=multiprocessors)
+                asked = [problem(M, N, K, dtype, o, "" if turned else "even") for o in OPERANDS]
+                form = choose(asked[0], gpu)
+                if form.SPLIT > 1 and dtype == single:
+                    continue
+                rows, columns = -(-M // form.tiles.BLOCK_M), -(-N // form.tiles.BLOCK_N)
+                assert rows > 1 < columns != rows
+                assert M % form.tiles.BLOCK_M
+                assert N % form.tiles.BLOCK_N
+                several += rows * columns > 2 * multiprocessors
+                if form.SPLIT > 1:
+                    parts.add((form.tiles.num_warps // 4, *form.tiles[:2], turned))
+                    continue
+                reached.add(form)
+                for each in asked if dtype != single else ():
+                    assert choose(each, gpu) == choose(each._replace(N=N - 3), gpu) == form
+            assert reached == {form.of_dtype(dtype) for form in forms}
+    assert several >= 24
+    sides = {(warps, columns) for warps, _, columns, _ in parts}
+    assert sides >= {(1, 64), (1, 128), (1, 160), (1, 192), (2, 64)}
+    assert (2, 96, 128, True) in parts
+
+
 def test_what_a_gpu_alone_runs_is_debugged_in_the_default_kernel() -> None:
     words = ["debug", "linear_act", "--shape", "40,40,40", "--dtype", "float16", "--seed", "0"]
     done = CliRunner().invoke(app, [*words, "--impl", "triton-compiled/gluon"])
@@ -126,6 +175,7 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
     from compare.compiling import cross_compile, machine_code
     from triton_kernels.interpreter import cross_compile as without_gpu
 
+    how = ("alternate", "transpose")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             without_gpu,
@@ -137,19 +187,21 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
         patch.setattr(machine_code, "of_triton", lambda kernels, arch: [None] * len(kernels))
         found = {
             arch: [
-                (dtype, label.split()[1] + " transpose" * ("transpose" in label.split()))
+                (dtype, " ".join(word for word in label.split() if "×" in word or word in how))
                 for dtype, label, _ in cross_compile._triton_kernels(SPECS["gemm_bias_act"], arch)
                 if label.startswith("gluon")
             ]
             for arch in ("sm_90", "sm_100")
         }
     assert found["sm_100"] == []
-    tiles = {"128×256×64", "256×128×64", "128×192×64", "128×160×64", "128×128×64", "128×64×64"}
-    tiles |= {"64×256×64", "64×192×64", "64×160×64", "64×128×64", "64×64×128"}
-    tiles |= {f"{tile}×64 transpose" for tile in ("128×96", "128×160", "128×192", "256×160")}
-    tiles |= {f"{tile} transpose" for tile in ("64×16×128", "128×16×64", "64×32×128", "128×32×64")}
+    tiles = set()
+    for form in FORMS:
+        words = ["×".join(map(str, tiles_of(form)[:3]))]
+        words += ["alternate"] * form.ALTERNATE + ["transpose"] * form.TURNED
+        tiles.add(" ".join(words))
+    tiles.add("128×64×64")  # with K in parts
     every = set(itertools.product(("float16", "bfloat16"), tiles))
-    wide = ("64×160×32", "64×192×32", "128×128×32", "256×128×32", "64×64×64")
+    wide = ("64×160×32", "128×192×32", "128×128×32 alternate", "64×256×32", "64×128×32")
     every |= {("float32/tf32", tile) for tile in wide}
     every |= {("float32/f16x3", tile) for tile in ("128×128×64", "64×128×64", "64×64×64")}
     every |= {("float32", "×".join(map(str, form.tiles[:3]))) for form in FMA_FORMS}

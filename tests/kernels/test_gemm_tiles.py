@@ -224,13 +224,15 @@ def test_the_quick_check_reaches_every_order_of_tiles(
 def test_products_of_other_sizes_take_the_same_kernel() -> None:
     """Of so few tiles that there is a program each, too: a number of programs that the compiler
     knows would be another kernel for every number of rows."""
-    weight, kernels = torch.empty(768, 512, dtype=torch.bfloat16, device="meta"), set()
-    for rows in (256, 257, 300):
-        x = torch.empty(rows, 512, dtype=torch.bfloat16, device="meta")
-        with cross_compile.compiling(90) as launches:
-            triton_kernels.linear_act(x, weight, act="relu")
-        kernels |= {(launch.kernel, launch.cubin) for launch in launches}
-    assert [name for name, _ in kernels] == ["gemm_tma_kernel"]
+    weight = torch.empty(768, 512, dtype=torch.bfloat16, device="meta")
+    for allowed, name in (("tl", "gemm_tma_kernel"), ("any", "gemm_gluon_kernel")):
+        kernels = set()
+        for rows in (256, 257, 300):
+            x = torch.empty(rows, 512, dtype=torch.bfloat16, device="meta")
+            with availability.only(allowed), cross_compile.compiling(90) as launches:
+                triton_kernels.linear_act(x, weight, act="relu")
+            kernels |= {(launch.kernel, launch.cubin) for launch in launches}
+        assert [each for each, _ in kernels] == [name]
 
 
 def operand(rows: int, columns: int, dtype: torch.dtype, stored: str) -> Tensor:

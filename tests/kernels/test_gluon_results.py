@@ -234,8 +234,9 @@ def test_the_choice_knows_whose_rows_go_across_K(
 
 
 def test_rows_across_K_speak_against_tiles_with_half_lines() -> None:
-    """128×192 took 0.76 times as long (H100)."""
-    asked = Problem(3600, 528, 4784, BF16, BF16, kernels="any", pitches=(32, 32))
+    """In tiles of 64×160 this took 1.33 times as long as in tiles of 64×192, both with K in two
+    parts (H200)."""
+    asked = Problem(564, 1088, 15232, BF16, BF16, kernels="any")
     chosen: list[Any] = [
         choose(asked._replace(across=(False, across)), H200) for across in (False, True)
     ]

@@ -122,7 +122,7 @@ def test_signs_and_times_are_right_on_an_h100(monkeypatch: pytest.MonkeyPatch) -
         ((4096, 4096, 4096), 180, 196),
         ((4096, 16384, 4096), 701, 756),
         ((2048, 2048, 2048), 29.9, 34.7),
-        ((1024, 1024, 1024), 10.8, 14.2),
+        ((1024, 1024, 1024), 9.7, 14.2),
         ((512, 4096, 1024), 14.2, 17.5),
         ((1, 16384, 4096), 37.1, 40.2),
         ((16, 8192, 8192), 37.0, 39.8),
@@ -131,15 +131,17 @@ def test_signs_and_times_are_right_on_an_h100(monkeypatch: pytest.MonkeyPatch) -
 def test_times_of_usual_sizes_on_an_h200(
     size: tuple[int, int, int], ours: float, eager: float
 ) -> None:
-    """gemm_bias_act with relu, of docs/benchmarks/h200.json; most were fitted to."""
+    """gemm_bias_act with relu, of docs/benchmarks/h200.json; most were fitted to. What 1024³ takes
+    since was measured by hand."""
     layer, rates = Layer(*size, BFLOAT, "relu"), RATES[SHIPPED_OF]
     assert 1e6 * rivals.ours(layer, H200, rates, "any") == pytest.approx(ours, rel=0.08)
     assert 1e6 * rivals.theirs(layer, H200, rates, "eager") == pytest.approx(eager, rel=0.08)
 
 
 def test_what_is_slow_is_left() -> None:
-    """Long sums whose waves are badly filled: 0.83 and 0.91 of eager's speed were measured."""
-    for size in ((809, 5568, 15104), (4563, 2880, 15424)):
+    """Long sums whose waves are badly filled, and slow pitches: addmm alone takes 0.87 to 0.90 of
+    our time with relu (H200)."""
+    for size in ((1455, 2240, 6976), (2584, 11368, 13736), (3689, 10592, 4808)):
         assert score(*size, "gelu_tanh") < 1
         assert score(*size, "gelu_tanh", "inductor") < 1
 

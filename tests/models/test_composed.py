@@ -18,6 +18,7 @@ import triton_kernels as tk
 from compare import check_fused
 from triton_kernels._fusion import Problem
 from triton_kernels.activations import ACTIVATIONS
+from triton_kernels.gemm.gluon import availability
 from triton_kernels.graph import capabilities, composing, primitives
 from triton_kernels.interpreter import cross_compile
 
@@ -366,7 +367,8 @@ def test_scores_of_what_nobody_measured() -> None:
 
 
 def test_they_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton reads the text of what was written here; products and derivatives, for an H100."""
+    """Triton reads the text of what was written here; products, in its own language and in Gluon,
+    and derivatives, for an H100."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     steps = (("mul", (1.7, 0), ()), ("mish", (1,), ()), ("hardtanh", (2,), (-1.0, 1.0)))
     act = composing._registered((*steps, ("div", (3, 3.0), ()), ("add", (4, 0), ())))
@@ -376,11 +378,14 @@ def test_they_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for dtype in (torch.bfloat16, torch.float64):
             x = torch.empty(256, 256, dtype=dtype, device="meta")
             for each in (act, dropping):
-                tk.linear_act(x, x, act=each)
+                for allowed in ("any", "tl"):
+                    with availability.only(allowed):
+                        tk.linear_act(x, x, act=each)
                 tk.act_backward(x, x, each)
                 tk.act_mul_backward(x, x, x, each)
     assert [launch.error for launch in launches] == [None] * len(launches)
-    assert {"gemm_tma_kernel", "act_backward_kernel"} <= {launch.kernel for launch in launches}
+    kernels = {"gemm_gluon_kernel", "gemm_tma_kernel", "act_backward_kernel"}
+    assert kernels <= {launch.kernel for launch in launches}
 
 
 @pytest.mark.parametrize(

@@ -248,12 +248,12 @@ def test_scores_follow_the_benchmarks(cpu: torch.device) -> None:
         assert taken(BIAS_ACT, half, *sizes, other="inductor")
         assert not taken(GELU, single, *sizes)
         assert not taken(BIAS_ACT, single, *sizes)
+    assert taken(GELU, half, 2365, 9219, 7691)  # unaligned and long
     for other in ("eager", "inductor"):
-        assert not taken(GELU, half, 809, 5568, 15104, other=other)  # waves badly filled
+        assert not taken(GELU, half, 1455, 2240, 6976, other=other)  # waves badly filled
         assert taken(GELU, half, 688, 3904, 192, other=other)  # these too, but the memory decides
         assert taken(BIAS_ACT, half, 333, 4097, 1023, other=other)  # unaligned
         assert taken(GELU, half, 1543, 3281, 382, other=other)
-        assert taken(GELU, half, 2365, 9219, 7691, other=other) == (other == "eager")
     assert taken("relu_scale", single)
     assert not taken("relu_scale", single, other="inductor")
     assert not taken("square", single)

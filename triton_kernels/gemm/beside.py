@@ -17,8 +17,9 @@ from triton_kernels.gemm import model
 from triton_kernels.gemm.configurations import Configuration, Problem, Rest
 
 # Fitted to 120 such launches of 46 drawn products of bfloat16 matrices, compute-bound and of
-# multiples of 64, in three pairs each (H200, triton 3.6). Of these products 23 got a pair, which
-# was 1.05 times as fast as one configuration (0.86 to 1.23).
+# multiples of 64, in three pairs each (H200, triton 3.6). Since there are tiles of more widths, of
+# 160 others, 140 of them compute-bound, 23 get a pair; 21 of these were timed, 1.04 times as fast
+# as one configuration (0.95 to 1.10).
 STARTING = 5e-6  # seconds of another program on a multiprocessor, beside those of its tile
 ENOUGH = 0.985  # the largest fraction of the time in one configuration
 SHORT = 25e-6  # seconds of products from which on pairs are considered
@@ -55,6 +56,8 @@ def beside(
             rest = (M, N - begin) if across else (M - begin, N)
             number = first.tiles_of(*((M, begin) if across else (begin, N)))
             whole, late = divmod(number, count)
+            if not whole:  # 8 such pairs took 1.01 times as long as one alone, up to 1.26 times
+                continue
             ready = whole * each
             last = ready + each if late else ready
             used = number * each

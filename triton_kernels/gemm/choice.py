@@ -4,9 +4,11 @@ In precisions tf32x3 and f16x3, and for float64 except on compute capability 9.0
 configuration. Otherwise there are several candidates, and :func:`choose` takes the one that is
 fastest by :mod:`triton_kernels.gemm.model`:
 
-- the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least;
 - the configurations of gemm_gluon_kernel, on compute capability 9.0, where those of
   gemm_gluon_fma_kernel are the only ones for float32 matrices in precision ieee;
+- the tiles of gemm_tma_kernel whose waves over the multiprocessors cost least, elsewhere and in
+  tf32; without them the chosen took 0.1 % longer at most (820 drawn products of 16-bit matrices, by
+  strata);
 - through pointers, the tiles given by rules, if there are no descriptors or few rows; and
   POINTER_TILES, if descriptors need copies that pointers can do without;
 - if there are fewer tiles than multiprocessors, the last two with K split, and small tiles;
@@ -101,6 +103,9 @@ MOST = 64  # parts of a sum then
 # More than MANY rows are rounded up to a multiple of SHARED, as they are in any of their tiles.
 # Of 20,000 drawn products 26 then get another configuration, by the model at most 3 % slower.
 MANY, SHARED = 64, 16
+# Columns from which on a tile of the transpose may have all rows of a. With fewer, more programs
+# load these: 160×7232×11776 took 1.2 to 1.9 times as long in tiles of 64 as by the model.
+CROWDED = 128
 WIDE = 96 * 64  # columns from which few rows of float32 have wider tiles
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
 FLOAT64_CAPABILITY = 90  # where float64 was measured
@@ -183,19 +188,20 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
         for form, reached in _of_gluon(kind, gpu, _failed).items():
             if multiply_adds and not suits(form.tiles, M, 8):
                 continue
-            if form.TURNED and not few_rows.ROWS < form.tiles.BLOCK_M < 2 * M:
+            m, n, *_ = form.tiles
+            if form.TURNED and not few_rows.ROWS < m < (M if n < CROWDED else 2 * M):
                 continue
             parts = parts_of(form, problem, gpu, multiply_adds)
             if not form.ALTERNATE:
                 ways.append((form, reached, [1, *parts]))
                 continue
             ways.append((form, reached, WHOLE))
-            if parts:  # as in split
+            if parts and not form.TURNED:  # as in split; of the transpose others have these tiles
                 ways.append((form._replace(ALTERNATE=False), reached, parts))
         if ways and (problem.kernels == "gluon" or multiply_adds):
             return ways
     constants = _measured.constants(gpu)
-    if by_descriptors:
+    if by_descriptors and not (ways and problem.dtype in HALVES):
         ways += _of_tma(problem, gpu, constants)
     if not ways or M <= SMALL:
         usual = Configuration(False, tiles_for(problem, gpu, constants))

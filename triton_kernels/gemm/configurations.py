@@ -104,7 +104,7 @@ class Configuration(NamedTuple):
             gemm_gluon_kernel, or gemm_gluon_fma_kernel for multiply-adds.
         ALTERNATE: whether in gemm_gluon_kernel each group of four warps has its own tiles.
         TURNED: whether gemm_gluon_kernel computes the transpose, bᵀ·aᵀ. Then BLOCK_M, and not
-            BLOCK_N, may be 16, 32, 96, 160 or 192.
+            BLOCK_N, is a sum of up to three powers of two: 16, 32, 96, 160 up to 320.
         SPLIT: the largest number of parts into which K is split, for tiles that would not fill all
             multiprocessors.
         rest: what another configuration computes of the result, see gemm.beside.

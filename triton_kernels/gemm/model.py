@@ -7,15 +7,14 @@ with the epilogue that runs beside it. Loads take longer if rows start within li
 memory is shared by all multiprocessors; its time and theirs are combined as √(x² + y²). If K is
 split, adding the parts of a tile comes last.
 
-The constants of kernels by descriptors were fitted to 206 drawn products of bfloat16 matrices, 140
-on an H200 and 66 on H100s, in all configurations that were near the fastest (triton 3.6). What was
-fitted are times, not choices. Of these times, those of the chosen configurations are 1.013 times
-the best on the H200 and 1.019 times on the H100s (geometric means; 1.08 and 1.09 at the 95th
-percentile). Fitted anew to one half, they are 1.013 and 1.025 times in the other; to one card,
-1.014 and 1.03 times on the other. Of 54 other products on an H200 they are 1.025 times the best.
-All that was before there were tiles of 128×256 in Gluon, and with another GROUP_M. The bandwidth is
-an H200's for both cards; an H100's own choose no better. tf32 has the rates of 16 bits, without
-times of its own: a step has as many bytes, and takes the tensor cores as long.
+Of kernels by descriptors the fractions in gemm.gluon.forms, OF_ROWS, TURN and HALF_LINES were set
+so that the choice takes least time on 820 drawn products of bfloat16 matrices, in configurations
+that were near the fastest (H200, triton 3.6). The chosen take 1.008 times as long as the best of
+what was timed (geometric mean; 1.05 at the 95th percentile); if set by one half, 1.009 times in the
+other. The other constants were fitted before to the times of 206 products, 140 on an H200 and 66 on
+H100s. H100s were not timed since. The bandwidth is an H200's for both cards; an H100's own chose no
+better. tf32 has the rates of 16 bits, without times of its own: a step has as many bytes, and takes
+the tensor cores as long.
 
 The other constants were fitted to 88 products on the H200. MULTIPLY_ADD and LONG_STEP are for tf32
 and ieee, of which 12 and 14 problems were examined. LONG_STEP also applies to few rows of odd
@@ -51,16 +50,17 @@ PIECES = {16: 1.0, 8: 1.6, 4: 2.4, 2: 3.4}
 PITCHES = {128: 1.0, 64: 1.37, 32: 1.37, 16: 2.34, 8: 1.0, 4: 1.0, 2: 1.0}  # below 16: copied
 COPYING = 4e-6  # least seconds of the launch that copies operands
 SECTOR = 32  # bytes
-# Factor for loads by descriptors of rows that go across K, and once more if a tile has rows of half
-# a line. By the model without it tiles of 160 columns took 1.26 times as long as said with such a
-# b, 1.09 times with rows of K (26 and 121 products, H100). Set so that the choice takes least time
-# on 75 products in such layouts: it went from 1.042 to 1.031 times the best.
-ACROSS = 1.15
+# Factor for loads by descriptors of rows that go across K; and another one if a tile has rows of
+# half a line. By the model without them tiles of 160 columns took 1.26 times as long as said with
+# such a b, 1.09 times with rows of K (26 and 121 products, H100).
+ACROSS, HALF_LINES = 1.15, 1.4
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
 MULTIPLY_ADD = 3e11  # float32 operations/s of a multiprocessor without tensor cores
 STEP = 2.1e-7  # least seconds of a step of K in one program, until its loads arrive
 LONG_STEP = 1.7e-6  # the same with multiply-adds per operand, or if it waits for every load
 EPILOGUE = 1e-10  # seconds per element, on one multiprocessor
+OF_ROWS = 0.83  # factor for the epilogue of a transpose, whose bias is one of rows
+TURN = 2e-7  # seconds between the tiles of two consumers that alternate
 ADDEND = 1.6  # factor for the epilogue with an addend c
 MEETING = 1e-6  # seconds until the last program of a tile knows that it is the last
 ADDING = 4e10  # bytes/s at which it adds the parts
@@ -170,14 +170,14 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
             flops = peak.flops * 2 / itemsize  # tf32 at half the speed
             multiplied = 2 * m * n * k * multiprocessors / (flops * reached)
             least = 2 * tiles * m * n * k * depth / (flops * SUSTAINED)
-            of_rows, of_columns = min(m, M) * a_loads, n * b_loads
+            of_rows, of_columns = m * a_loads, n * b_loads  # rows beyond a's end are loaded, too
             if a_across and m % line:
-                of_rows *= ACROSS
+                of_rows *= HALF_LINES
             if b_across and n % line:
-                of_columns *= ACROSS
+                of_columns *= HALF_LINES
             loaded = loads * (of_rows + of_columns) * k * itemsize / BY_DESCRIPTORS
             each = (multiplied**4 + loaded**4) ** 0.25  # seconds of a step
-            last = m * n * EPILOGUE * epilogue * addend
+            last = m * n * EPILOGUE * epilogue * addend * (OF_ROWS if form.TURNED else 1.0)
         times = []
         for parts in numbers:
             steps = -(-depth // parts)
@@ -188,7 +188,8 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
             elif tma:
                 loop = steps * each
                 if form.ALTERNATE:  # all epilogues but the last overlap with products
-                    busy = waves * (loop**4 + ((loop + last) / 2) ** 4) ** 0.25 + last
+                    of_two = (loop + last) / 2 + TURN
+                    busy = waves * (loop**4 + of_two**4) ** 0.25 + last
                 else:
                     busy = waves * (loop + last)
                 busy = (busy**12 + least**12) ** (1 / 12)

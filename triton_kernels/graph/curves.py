@@ -11,8 +11,11 @@ from triton_kernels.activations import sigmoid
 
 @triton.jit
 def number(x, value: tl.constexpr):
-    """A number in x's dtype. A number as such is compared as a float32, even with a float64."""
-    return tl.full(x.shape, value, x.dtype)
+    """A number in x's dtype. A number as such is compared as a float32, even with a float64. A
+    block of it would need a layout in Gluon, where x is float32."""
+    if x.dtype != tl.float32:
+        value = tl.full(x.shape, value, x.dtype)
+    return value
 
 
 @triton.jit

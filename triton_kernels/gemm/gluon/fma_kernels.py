@@ -143,8 +143,8 @@ def gemm_gluon_fma_kernel(
     acc = gl.zeros(shape, gl.float32, lying)
     if WAITS:
         gdc_wait()
-    descs = (a_desc, b_desc, None)
-    buffers = (a_buffer, b_buffer, b_buffer)
+    descs = (a_desc, b_desc)
+    buffers = (a_buffer, b_buffer)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     split = (workspace, counters, parts)
     tile, part, first, end = _item(gl.program_id(0), tiles, gl.cdiv(K, BLOCK_K), split)

@@ -4,47 +4,60 @@ cores' peak that the loop of each reaches; see :mod:`triton_kernels.gemm.model`.
 
 from __future__ import annotations
 
+from functools import partial
+
 from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm.configurations import HALVES, Configuration, Problem, Tiles
 
 CAPABILITY = 90
 
-# Configuration → fraction of the peak, fitted with a limit of 0.95. Two have the limit: their loads
-# take longer than their products. Those that are the fastest for no problem are left out. Without
-# the limit, that of 128×256, and that of the alternating 128×128, were set so that the choice takes
-# least time on 475 drawn problems, 281 of them on H100s; on the H200 the former was not timed.
+_turned = partial(Configuration, True, gluon=True, TURNED=True)
+
+# Configuration → fraction of the peak, set so that the choice takes least time on 820 drawn
+# problems (H200, see gemm.model). Where it is near 1 the loads take longer than the products. Those
+# that are the fastest for no problem are left out.
 #
 # Programs that follow each other share an operand, so the speed depends on GROUP_M. Beside 8, on 4
 # to 41 problems each (H100): alternating 128×128 with 4 is 1.04 times as fast, with 16 and 32
 # 0.90 and 0.87 times, 128×64 with 2 1.10 times; with 4 64×64 1.07 and 64×128 1.05 times, 160 rows
-# or columns and 256×128 1.01 times. Others do not gain. See also group_m.
+# or columns and 256×128 1.01 times. Transposes of 64 columns are with 16 1.02 to 1.08 times as fast
+# as with 4, or 1.00 to 1.01 times if there are few columns of tiles (H200, 21 to 73 problems each).
+# Others do not gain. See also group_m.
 FORMS = {
     # Two consumers; each has half of a tile's rows.
-    Configuration(True, Tiles(128, 256, 64, 16, 8, 4), 4, gluon=True): 0.98,
-    Configuration(True, Tiles(256, 128, 64, 4, 8, 4), 2, gluon=True): 0.93,
-    Configuration(True, Tiles(128, 192, 64, 8, 8, 5), 6, gluon=True): 0.94,
-    Configuration(True, Tiles(128, 160, 64, 4, 8, 5), 5, gluon=True): 0.85,
+    Configuration(True, Tiles(128, 256, 64, 16, 8, 4), 4, gluon=True): 0.94,
+    Configuration(True, Tiles(256, 128, 64, 4, 8, 4), 2, gluon=True): 0.92,
+    Configuration(True, Tiles(128, 192, 64, 8, 8, 5), 6, gluon=True): 0.9,
+    Configuration(True, Tiles(128, 160, 64, 4, 8, 5), 5, gluon=True): 0.81,
     # Two consumers with alternating tiles: for short sums, which take less time than epilogues.
-    Configuration(True, Tiles(128, 128, 64, 4, 8, 6), 2, gluon=True, ALTERNATE=True): 0.85,
-    Configuration(True, Tiles(128, 64, 64, 2, 8, 7), 1, gluon=True, ALTERNATE=True): 0.59,
+    Configuration(True, Tiles(128, 128, 64, 4, 8, 6), 2, gluon=True, ALTERNATE=True): 0.91,
+    Configuration(True, Tiles(128, 64, 64, 2, 8, 7), 1, gluon=True, ALTERNATE=True): 0.62,
     # One consumer: for few tiles, and for few rows with a large b.
-    Configuration(True, Tiles(64, 256, 64, 8, 4, 5), 4, gluon=True): 0.95,
-    Configuration(True, Tiles(64, 192, 64, 8, 4, 6), 3, gluon=True): 0.95,
-    Configuration(True, Tiles(64, 160, 64, 8, 4, 7), 5, gluon=True): 0.79,
-    Configuration(True, Tiles(64, 128, 64, 4, 4, 8), 2, gluon=True): 0.82,
-    Configuration(True, Tiles(64, 64, 128, 4, 4, 6), 1, gluon=True): 0.57,
+    Configuration(True, Tiles(64, 256, 64, 8, 4, 5), 4, gluon=True): 0.98,
+    Configuration(True, Tiles(64, 192, 64, 8, 4, 6), 3, gluon=True): 0.98,
+    Configuration(True, Tiles(64, 160, 64, 8, 4, 7), 5, gluon=True): 0.8,
+    Configuration(True, Tiles(64, 128, 64, 4, 4, 8), 2, gluon=True): 0.94,
+    Configuration(True, Tiles(64, 64, 128, 4, 4, 6), 1, gluon=True): 0.62,
     # Of the transpose: for some hundred rows with a large b, and where they fill the waves better.
-    Configuration(True, Tiles(96, 128, 64, 8, 8, 7), 3, gluon=True, TURNED=True): 0.75,
-    Configuration(True, Tiles(160, 128, 64, 4, 8, 5), 5, gluon=True, TURNED=True): 0.83,
-    Configuration(True, Tiles(160, 256, 64, 8, 8, 4), 5, gluon=True, TURNED=True): 0.88,
-    Configuration(True, Tiles(192, 128, 64, 8, 8, 5), 6, gluon=True, TURNED=True): 0.93,
+    # A bias of rows takes fewer registers, so these may be wider, and their epilogues are shorter.
+    _turned(Tiles(96, 128, 64, 8, 8, 7), 3): 0.73,
+    _turned(Tiles(160, 128, 64, 4, 8, 5), 5): 0.82,
+    _turned(Tiles(160, 256, 64, 8, 8, 4), 5): 0.81,
+    _turned(Tiles(192, 128, 64, 8, 8, 5), 6): 0.91,
+    _turned(Tiles(224, 128, 64, 8, 8, 4), 7): 0.85,
+    _turned(Tiles(224, 64, 64, 16, 4, 6), 7): 0.91,
+    _turned(Tiles(288, 64, 64, 16, 4, 4), 9): 0.97,
+    _turned(Tiles(320, 64, 64, 16, 4, 4), 5): 0.99,
+    _turned(Tiles(192, 64, 64, 16, 8, 6), 3, ALTERNATE=True): 1.01,
+    _turned(Tiles(256, 64, 64, 16, 8, 5), 8, ALTERNATE=True): 0.99,
+    _turned(Tiles(192, 128, 64, 8, 8, 4), 3, ALTERNATE=True): 0.91,
     # The same for up to 32 rows: as few as a tile of the transpose has columns. They only load, so
     # the fraction hardly counts; it is that of 64×64 and 64×128.
-    Configuration(True, Tiles(16, 64, 128, 8, 4, 9), 1, gluon=True, TURNED=True): 0.57,
-    Configuration(True, Tiles(16, 128, 64, 8, 8, 10), 1, gluon=True, TURNED=True): 0.82,
-    Configuration(True, Tiles(32, 64, 128, 8, 4, 8), 1, gluon=True, TURNED=True): 0.57,
-    Configuration(True, Tiles(32, 128, 64, 8, 8, 9), 1, gluon=True, TURNED=True): 0.82,
+    _turned(Tiles(16, 64, 128, 8, 4, 9), 1): 0.57,
+    _turned(Tiles(16, 128, 64, 8, 8, 10), 1): 0.82,
+    _turned(Tiles(32, 64, 128, 8, 4, 8), 1): 0.57,
+    _turned(Tiles(32, 128, 64, 8, 8, 9), 1): 0.82,
 }
 
 # Of gemm_gluon_fma_kernel: configuration → fraction of the multiply-adds' peak that a full
@@ -72,7 +85,7 @@ PARTS_FORMS = {
 # square of the result. On four to nine problems each with fewer than 24 columns (H100), 256×128
 # with 2 is 1.03 times as fast as with 4, 128×256 with 4 1.01 times as with 16 (on four others up to
 # 1.05), 128×192 with 4 1.01 and 64×192 1.05 times as with 8. On those with more, 0.98, 0.99, 1.00
-# and 0.90 times.
+# and 0.90 times. Transposes of 64 columns keep their 16.
 FEW = 24
 # Groups of rows that have the same height. A last group of few rows shares less, and the programs
 # that share most wait for it: in 64×256 nine rows are 1.23 times as fast in one group as in eight
@@ -87,7 +100,8 @@ def group_m(tiles: Tiles, M: int, N: int) -> int:
     If there are up to two groups, they get equal shares of the rows. ``tiles``, M and N are those
     of the kernel, which may compute the transpose."""
     rows, columns, wanted = cdiv(M, tiles.BLOCK_M), cdiv(N, tiles.BLOCK_N), tiles.GROUP_M
-    if columns < FEW:
+    narrow = tiles.BLOCK_M == 64 and wanted == 16  # transposes of 64 columns
+    if columns < FEW and not narrow:
         wanted = min(wanted, 2 if tiles.BLOCK_M >= 256 else 4)
     groups = max(1, cdiv(2 * rows - wanted, 2 * wanted))  # rows / wanted, rounded
     return cdiv(rows, groups) if groups <= EVEN else wanted

@@ -12,8 +12,9 @@ With two consumers each has half the rows of a tile. With ALTERNATE each has its
 one multiplies while the other does its epilogue, and a third barrier passes the turn to multiply
 from one to the other.
 
-The number of a block's columns is a power of two. So tiles of 160 and 192 columns have two blocks,
-each with its accumulator: BLOCK_N = 128 + 32 and 128 + 64.
+The number of a block's columns is a power of two. So other tiles have several blocks, each with its
+accumulator: of 160 and 192 columns two, BLOCK_N = 128 + 32 and 128 + 64, of 224 three,
+128 + 64 + 32, of 288 and 320 two again, 256 + 32 and 256 + 64.
 
 An epilogue stores a tile in parts, from two buffers of each consumer in turn, so that one part is
 stored while the next is computed. All else that a tile needs, its place and its bias, is known
@@ -22,11 +23,11 @@ before its products end.
 The kernel and its jit functions take related arguments as one tuple: ``size`` is (M, N, K), strides
 are (of rows, of columns). A launch may compute a region of the result only: it begins at ``begin``,
 which is (row, column), and M and N are its end. The functions also take ``descs`` and ``buffers``
-as (a, first block of b, second block of b), ``barriers`` as (full, empty, turn), ``scalars`` as
-(alpha, beta), ``outs`` as (out, pre, buffers), ``split`` as (workspace, counters, parts). The
-kernel takes these one by one, because a launch does not look for descriptors and tensors inside
-tuples. Strides are passed on as they are: a stride of 1 that is assigned to a name would not be a
-constant to the workers.
+of a and of each block of b, ``barriers`` as (full, empty, turn), ``scalars`` as (alpha, beta),
+``outs`` as (out, pre, buffers), ``split`` as (workspace, counters, parts), and ``accs``, the
+accumulators of the blocks. The kernel takes these one by one, because a launch does not look for
+descriptors and tensors inside tuples. Strides are passed on as they are: a stride of 1 that is
+assigned to a name would not be a constant to the workers.
 """
 
 from __future__ import annotations
@@ -126,25 +127,24 @@ def _origin(
     return m, n
 
 
+@gluon.constexpr_function
+def _bytes(descs):
+    """The bytes of a stage."""
+    return sum(desc.block_type.nbytes for desc in descs)
+
+
 @gluon.jit
 def _load(
     descs, buffers, full, stage, m, n, k, pred,
     A_T: gl.constexpr, B_T: gl.constexpr,
 ):  # fmt: skip
     """Start the loads of one step of K into a stage."""
-    a_desc, b_desc, rest_desc = descs
-    a_buffer, b_buffer, rest_buffer = buffers
     bar = full.index(stage)
-    size: gl.constexpr = a_desc.block_type.nbytes + b_desc.block_type.nbytes
-    if rest_desc is None:
-        mbarrier.expect(bar, size, pred=pred)
-    else:
-        mbarrier.expect(bar, size + rest_desc.block_type.nbytes, pred=pred)
-    load_tile(a_desc, [k, m] if A_T else [m, k], bar, a_buffer.index(stage), pred=pred)
-    load_tile(b_desc, [n, k] if B_T else [k, n], bar, b_buffer.index(stage), pred=pred)
-    if rest_desc is not None:
-        n += b_desc.block_shape[0 if B_T else 1]
-        load_tile(rest_desc, [n, k] if B_T else [k, n], bar, rest_buffer.index(stage), pred=pred)
+    mbarrier.expect(bar, _bytes(descs), pred=pred)
+    load_tile(descs[0], [k, m] if A_T else [m, k], bar, buffers[0].index(stage), pred=pred)
+    for i in gl.static_range(1, len(buffers)):
+        load_tile(descs[i], [n, k] if B_T else [k, n], bar, buffers[i].index(stage), pred=pred)
+        n += descs[i].block_shape[0 if B_T else 1]
 
 
 @gluon.jit
@@ -267,6 +267,13 @@ def _copy(out, buffer, m, n, size, strides, UNIT: gl.constexpr):
             out, chunk, m + i * ROWS, n, (rows, columns), (multiple(strides[0], UNIT), strides[1])
         )
         gl.store(ptrs, chunk, mask=mask)
+
+
+@gluon.jit
+def _stages_of(desc, STAGES: gl.constexpr):
+    """The stages of what a descriptor loads."""
+    count: gl.constexpr = [STAGES]
+    return gl.allocate_shared_memory(desc.dtype, count + desc.block_shape, desc.layout)
 
 
 @gluon.jit
@@ -425,27 +432,110 @@ def _rows(a, ROW: gl.constexpr, ROWS: gl.constexpr, A_T: gl.constexpr):
 
 
 @gluon.jit
-def _multiply(a, b, acc, more, B_T: gl.constexpr):
-    """Start the products of a step with one block of b, which add to acc if ``more``."""
-    if B_T:
-        b = b.permute((1, 0))
-    return warpgroup_mma(a, b, acc, use_acc=more, is_async=True)
+def _zeros(buffers, ROWS: gl.constexpr, B_T: gl.constexpr):
+    """The accumulators of a consumer's rows of a tile, one for each block of b."""
+    accs = ()
+    for i in gl.static_range(1, len(buffers)):
+        accs += (_zero(ROWS, _columns(buffers[i], B_T), _depth(buffers[i])),)  # type: ignore[assignment]
+    return accs
+
+
+@gluon.jit
+def _zero(ROWS: gl.constexpr, COLUMNS: gl.constexpr, DEPTH: gl.constexpr):
+    return gl.zeros([ROWS, COLUMNS], gl.float32, _accumulator(COLUMNS, DEPTH))
+
+
+@gluon.constexpr_function
+def _depth(buffer):
+    """The elements of K of a wgmma, which are 32 bytes."""
+    return 256 // buffer.dtype.primitive_bitwidth
+
+
+@gluon.constexpr_function
+def _columns(buffer, B_T):
+    """The columns of a block of b, by its buffer of all stages."""
+    return buffer.shape[1 if B_T else 2]
+
+
+@gluon.constexpr_function
+def _stored(accs, block, pre, PART_N):
+    """How many parts of a tile are stored before those of a block."""
+    parts = [acc.shape[0] // PART_M * (acc.shape[1] // PART_N) for acc in accs[:block]]
+    return sum(parts) * (1 if pre is None else 2)
+
+
+@gluon.jit
+def _relaid(accs):
+    """The accumulators with the layout of the epilogue."""
+    relaid = ()
+    for i in gl.static_range(len(accs)):
+        acc = gl.convert_layout(accs[i], _accumulator(accs[i].shape[1]), assert_trivial=True)
+        relaid += (acc,)  # type: ignore[assignment]
+    return relaid
+
+
+@gluon.jit
+def _meet(accs, part, mine, split, SIZE: gl.constexpr):
+    """Leave a part's sums in the workspace, where it has SIZE elements. Returns whether this was
+    the last part, and then the sums of all."""
+    workspace, counters, parts = split
+    sums = workspace + mine.to(gl.int64) * parts * SIZE
+    first = sums
+    for i in gl.static_range(len(accs)):
+        _leave(first, part, SIZE, accs[i])
+        first += accs[i].shape[0] * accs[i].shape[1]
+    thread_barrier()
+    last = gl.atomic_add(counters + mine, 1, sem="acq_rel") == parts - 1
+    if last:
+        gl.store(counters + mine, 0)
+        added = ()
+        for i in gl.static_range(len(accs)):
+            added += (_sum(sums, parts, SIZE, accs[i]),)  # type: ignore[assignment]
+            sums += accs[i].shape[0] * accs[i].shape[1]
+        accs = added
+    return last, accs
+
+
+@gluon.jit
+def _multiply(buffers, stage, accs, more, ROW: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr):
+    """Start the products of a step, which add to the sums if ``more``, and wait for those of the
+    step before. Before the first step there are none; the wait only gives the sums their type."""
+    a = _rows(buffers[0].index(stage), ROW, accs[0].shape[0], A_T)
+    started = ()
+    for i in gl.static_range(len(accs)):
+        b = buffers[i + 1].index(stage)
+        if B_T:
+            b = b.permute((1, 0))
+        started += (warpgroup_mma(a, b, accs[i], use_acc=more, is_async=True),)  # type: ignore[assignment]
+    return _awaited(started, len(accs))
+
+
+@gluon.jit
+def _awaited(accs, left: gl.constexpr):
+    """The sums when all but the last ``left`` products have been added."""
+    if len(accs) == 1:
+        done = (warpgroup_mma_wait(left, deps=accs),)
+    else:
+        done = warpgroup_mma_wait(left, deps=accs)
+    return done
 
 
 @gluon.jit
 def _place(
-    tile, size, begin, group_m, bias_ptr,
-    ROW: gl.constexpr, ROWS: gl.constexpr, FIRST_N: gl.constexpr, REST_N: gl.constexpr,
-    TURNED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, ALIGN: gl.constexpr,
+    tile, size, begin, group_m, bias_ptr, accs,
+    ROW: gl.constexpr, TURNED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    ALIGN: gl.constexpr,
 ):  # fmt: skip
     """Where a consumer's part of a tile begins, and the bias of its blocks."""
     m, n = _origin(tile, size, begin, group_m, BLOCK_M, BLOCK_N, ALIGN)
     m += ROW
-    bias = _bias_of(bias_ptr, m, n, size, ROWS, FIRST_N, TURNED)
-    rest_bias = bias
-    if REST_N:
-        rest_bias = _bias_of(bias_ptr, m, n + FIRST_N, size, ROWS, REST_N, TURNED)
-    return m, n, bias, rest_bias
+    biases = ()
+    column = n
+    for i in gl.static_range(len(accs)):
+        bias = _bias_of(bias_ptr, m, column, size, accs[i].shape[0], accs[i].shape[1], TURNED)
+        biases += (bias,)  # type: ignore[assignment]
+        column += accs[i].shape[1]
+    return m, n, biases
 
 
 @gluon.jit
@@ -460,19 +550,13 @@ def _consume(
 ):  # fmt: skip
     """A consumer's work: the products and epilogues of its own tiles if ALTERNATE, else of its rows
     of every tile."""
-    a_buffer, b_buffer, rest_buffer = buffers
     full, empty, turn = barriers
-    FIRST_N: gl.constexpr = b_buffer.shape[1 if B_T else 2]
-    REST_N: gl.constexpr = BLOCK_N - FIRST_N
-    BLOCKS: gl.constexpr = 2 if REST_N else 1
     ROWS: gl.constexpr = BLOCK_M if ALTERNATE else BLOCK_M // CONSUMERS
     ROW: gl.constexpr = 0 if ALTERNATE else CONSUMER * ROWS
-    DEPTH: gl.constexpr = 256 // a_buffer.dtype.primitive_bitwidth
     steps = gl.cdiv(size[2], BLOCK_K)
     tiles = _tiles(size, begin, BLOCK_M, BLOCK_N)
     out, pre, out_buffer = outs
     HAS_BIAS: gl.constexpr = bias_ptr is not None
-    STORES: gl.constexpr = 1 if pre is None else 2
     outs = out, pre, _buffers_of(out_buffer, CONSUMER)
     start = gl.program_id(0)
     programs = gl.num_programs(0)
@@ -488,80 +572,44 @@ def _consume(
         phase = steps // STAGES & 1
     for item in range(start, items, programs):
         tile, part, first, end = _item(item, tiles, steps, split)
-        acc = gl.zeros([ROWS, FIRST_N], gl.float32, _accumulator(FIRST_N, DEPTH))
-        if REST_N:
-            rest = gl.zeros([ROWS, REST_N], gl.float32, _accumulator(REST_N, DEPTH))
+        accs = _zeros(buffers, ROWS, B_T)
         if ALTERNATE:
             place = _place(
-                tile, size, begin, group_m, bias_ptr,
-                ROW, ROWS, FIRST_N, REST_N, TURNED, BLOCK_M, BLOCK_N, ALIGN,
-            )  # fmt: skip
+                tile, size, begin, group_m, bias_ptr, accs, ROW, TURNED, BLOCK_M, BLOCK_N, ALIGN
+            )
             mbarrier.wait(turn.index(CONSUMER), turns)
             turns ^= 1
         mbarrier.wait(full.index(stage), phase)
-        a = _rows(a_buffer.index(stage), ROW, ROWS, A_T)
-        acc = _multiply(a, b_buffer.index(stage), acc, False, B_T)
-        if REST_N:
-            rest = _multiply(a, rest_buffer.index(stage), rest, False, B_T)
-            acc, rest = warpgroup_mma_wait(BLOCKS, deps=(acc, rest))  # for none, only for the type
-        else:
-            acc = warpgroup_mma_wait(BLOCKS, deps=(acc,))
+        accs = _multiply(buffers, stage, accs, False, ROW, A_T, B_T)
         stage, phase = _advanced(stage, phase, STAGES)
         if not ALTERNATE:
             place = _place(
-                tile, size, begin, group_m, bias_ptr,
-                ROW, ROWS, FIRST_N, REST_N, TURNED, BLOCK_M, BLOCK_N, ALIGN,
-            )  # fmt: skip
-        m, n, bias, rest_bias = place
+                tile, size, begin, group_m, bias_ptr, accs, ROW, TURNED, BLOCK_M, BLOCK_N, ALIGN
+            )
+        m, n, biases = place
         for _ in range(first + 1, end):
             mbarrier.wait(full.index(stage), phase)
-            a = _rows(a_buffer.index(stage), ROW, ROWS, A_T)
-            acc = _multiply(a, b_buffer.index(stage), acc, True, B_T)
-            if REST_N:
-                rest = _multiply(a, rest_buffer.index(stage), rest, True, B_T)
-                acc, rest = warpgroup_mma_wait(BLOCKS, deps=(acc, rest))
-            else:
-                acc = warpgroup_mma_wait(BLOCKS, deps=(acc,))
-            # That was the step before; this one's products run on.
+            accs = _multiply(buffers, stage, accs, True, ROW, A_T, B_T)
+            # The step before has been multiplied; this one's products run on.
             before = gl.where(stage == 0, STAGES - 1, stage - 1)
             mbarrier.arrive(empty.index(before), count=1)
             stage, phase = _advanced(stage, phase, STAGES)
         if ALTERNATE:
             mbarrier.arrive(turn.index(1 - CONSUMER), count=1)
-        if REST_N:
-            acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
-            rest = gl.convert_layout(rest, _accumulator(REST_N), assert_trivial=True)
-        else:
-            acc = warpgroup_mma_wait(0, deps=(acc,))
-        acc = gl.convert_layout(acc, _accumulator(FIRST_N), assert_trivial=True)
+        accs = _relaid(_awaited(accs, 0))
         before = gl.where(stage == 0, STAGES - 1, stage - 1)
         mbarrier.arrive(empty.index(before), count=1)
         last = True
         if split[0] is not None:
-            workspace, counters, parts = split
             mine = tile * CONSUMERS + CONSUMER
-            sums = workspace + mine.to(gl.int64) * parts * (ROWS * BLOCK_N)
-            _leave(sums, part, ROWS * BLOCK_N, acc)
-            if REST_N:
-                _leave(sums + ROWS * FIRST_N, part, ROWS * BLOCK_N, rest)
-            thread_barrier()
-            last = gl.atomic_add(counters + mine, 1, sem="acq_rel") == parts - 1
-            if last:
-                gl.store(counters + mine, 0)
-                acc = _sum(sums, parts, ROWS * BLOCK_N, acc)
-                if REST_N:
-                    rest = _sum(sums + ROWS * FIRST_N, parts, ROWS * BLOCK_N, rest)
+            last, accs = _meet(accs, part, mine, split, ROWS * BLOCK_N)
         if last:
-            _finish(
-                acc, bias, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
-                HAS_BIAS, ACT, OUT_TMA, TURNED, UNIT, PART_N,
-            )  # fmt: skip
-            if REST_N:
+            for i in gl.static_range(len(accs)):
                 _finish(
-                    rest, rest_bias, m, n + FIRST_N, size, c_ptr, c_strides, scalars, outs,
-                    out_strides, HAS_BIAS, ACT, OUT_TMA, TURNED, UNIT, PART_N,
-                    ROWS // PART_M * (FIRST_N // PART_N) * STORES,
+                    accs[i], biases[i], m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
+                    HAS_BIAS, ACT, OUT_TMA, TURNED, UNIT, PART_N, _stored(accs, i, pre, PART_N),
                 )  # fmt: skip
+                n += accs[i].shape[1]
         if ALTERNATE:
             ahead = stage + steps
             phase ^= ahead // STAGES & 1
@@ -574,7 +622,8 @@ def _consume(
 def gemm_gluon_kernel(
     a_desc,
     b_desc,
-    rest_desc,
+    second_desc,
+    third_desc,
     bias_ptr,
     c_ptr,
     out,
@@ -608,24 +657,28 @@ def gemm_gluon_kernel(
 ):
     """Each program computes every num_programs-th tile of out, or part of a tile.
 
-    If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K]. rest_desc
-    also describes b, with blocks of the columns that b_desc's blocks leave of a tile, or is None.
+    If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K].
+    second_desc and third_desc also describe b, with blocks of the columns that those before leave
+    of a tile, or are None.
+
     If OUT_TMA, out and pre are descriptors with blocks of PART_M × PART_N. If TURNED, they are of
     the transpose, whose columns the bias belongs to: a caller that wants tiles of 16, 32, 96, 160
-    or 192 rows passes bᵀ and aᵀ as a and b. UNIT: if not OUT_TMA, a divisor of the length and pitch
-    of the rows of out, at most 4, or 1 if their elements are not neighbours. WAITS: whether the
-    launch that copies an operand may still run. BESIDE: "first" if the next launch, which computes
-    another region, may start at any time; "second" for that launch, which waits at its end for the
-    first, so that what follows waits for both; or "".
+    or more rows passes bᵀ and aᵀ as a and b.
+
+    UNIT: if not OUT_TMA, a divisor of the length and pitch of the rows of out, at most 4, or 1 if
+    their elements are not neighbours. WAITS: whether the launch that copies an operand may still
+    run. BESIDE: "first" if the next launch, which computes another region, may start at any time;
+    "second" for that launch, which waits at its end for the first, so that what follows waits for
+    both; or "".
     """
-    stages: gl.constexpr = [STAGES]
-    a_buffer = gl.allocate_shared_memory(a_desc.dtype, stages + a_desc.block_shape, a_desc.layout)
-    b_buffer = gl.allocate_shared_memory(b_desc.dtype, stages + b_desc.block_shape, b_desc.layout)
-    rest_buffer = b_buffer  # never used as such
-    if rest_desc is not None:
-        rest_buffer = gl.allocate_shared_memory(
-            b_desc.dtype, stages + rest_desc.block_shape, rest_desc.layout
-        )
+    descs = (a_desc, b_desc)
+    buffers = (_stages_of(a_desc, STAGES), _stages_of(b_desc, STAGES))
+    if second_desc is not None:
+        descs += (second_desc,)  # type: ignore[assignment]
+        buffers += (_stages_of(second_desc, STAGES),)  # type: ignore[assignment]
+    if third_desc is not None:
+        descs += (third_desc,)  # type: ignore[assignment]
+        buffers += (_stages_of(third_desc, STAGES),)  # type: ignore[assignment]
     out_buffer = _result_buffers(out, CONSUMERS, PART_N, OUT_TMA, TURNED)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -636,8 +689,6 @@ def gemm_gluon_kernel(
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
     fence_async_shared()
-    descs = (a_desc, b_desc, rest_desc)
-    buffers = (a_buffer, b_buffer, rest_buffer)
     barriers = (full, empty, turn)
     scalars = (alpha, beta)
     outs = (out, pre, out_buffer)

@@ -20,27 +20,24 @@ from triton_kernels.gemm.gluon.kernels import gemm_gluon_kernel
 from triton_kernels.gemm.gluon.versions import TensorDescriptor, gl
 
 Block = tuple[int, int]
+MOST = 3  # blocks of a tile's columns
 
 
 class Blocks:
     """The blocks of a launch's descriptors.
 
     Attributes:
-        first: the number of columns of b's first block.
-        a, b: the blocks of a, and of the first columns of b's tile.
-        rest: the block of b's other columns, or None.
+        a: the block of a.
+        b: the blocks of b, whose columns are a tile's; None for those that a tile lacks.
         part: the number of columns that a consumer stores at once.
         out: the block that it stores, of PART_M rows.
     """
 
     def __init__(self, chosen: Configuration, a_t: bool, b_t: bool) -> None:
         m, n, k, *_ = tiles_of(chosen)
-        self.first, left = split(n)
         self.a = (k, m) if a_t else (m, k)
-        self.b = (self.first, k) if b_t else (k, self.first)
-        self.rest = None
-        if left:
-            self.rest = (left, k) if b_t else (k, left)
+        self.b: list[Block | None] = [(each, k) if b_t else (k, each) for each in split(n)]
+        self.b += [None] * (MOST - len(self.b))
         self.part = n // chosen.SUBTILES
         self.out = (self.part, PART_M) if chosen.TURNED else (PART_M, self.part)
 
@@ -53,10 +50,10 @@ def tiles_of(chosen: Configuration) -> Tiles:
     return tiles._replace(BLOCK_M=tiles.BLOCK_N, BLOCK_N=tiles.BLOCK_M)
 
 
-def split(columns: int) -> tuple[int, int]:
-    """The columns of a tile as a sum of two powers of two; the second may be 0."""
-    first = 1 << columns.bit_length() - 1
-    return first, columns - first
+def split(columns: int) -> list[int]:
+    """The columns of a tile as a sum of powers of two, the largest first."""
+    powers = (1 << bit for bit in reversed(range(columns.bit_length())))
+    return [power for power in powers if columns & power]
 
 
 def unit_of(out: Tensor) -> int:
@@ -156,8 +153,7 @@ def _launch_region(
     prepared(
         out.device,
         Descriptor.of(a, blocks.a),
-        Descriptor.of(b, blocks.b),
-        None if blocks.rest is None else Descriptor.of(b, blocks.rest),
+        *(None if block is None else Descriptor.of(b, block) for block in blocks.b),
         bias,
         c,
         *results,
