@@ -181,7 +181,7 @@ def _parts(x, PARTS: gl.constexpr):
             part = parts[i]
             part = part.reshape(part.shape[0], 2, part.shape[1] // 2).permute(0, 2, 1)
             halves += part.split()
-        parts = halves  # type: ignore[assignment]
+        parts = halves
     return parts
 
 
@@ -297,7 +297,7 @@ def _result_buffers(
 def _buffers_of(buffers, CONSUMER: gl.constexpr):
     own = ()
     for i in gl.static_range(BUFFERS):
-        own += (buffers.index(BUFFERS * CONSUMER + i),)  # type: ignore[assignment]
+        own += (buffers.index(BUFFERS * CONSUMER + i),)
     return own
 
 
@@ -413,7 +413,7 @@ def _sum(sums, parts, SIZE: gl.constexpr, acc):
         loaded = ()
         for j in gl.static_range(LOADS):
             ptrs = sums + (i + j) * SIZE + _places(acc)
-            loaded += (gl.load(ptrs, cache_modifier=".cg"),)  # type: ignore[assignment]
+            loaded += (gl.load(ptrs, cache_modifier=".cg"),)
         for j in gl.static_range(LOADS):
             acc += loaded[j]
     for i in range(1 + together, parts):
@@ -436,7 +436,7 @@ def _zeros(buffers, ROWS: gl.constexpr, B_T: gl.constexpr):
     """The accumulators of a consumer's rows of a tile, one for each block of b."""
     accs = ()
     for i in gl.static_range(1, len(buffers)):
-        accs += (_zero(ROWS, _columns(buffers[i], B_T), _depth(buffers[i])),)  # type: ignore[assignment]
+        accs += (_zero(ROWS, _columns(buffers[i], B_T), _depth(buffers[i])),)
     return accs
 
 
@@ -470,7 +470,7 @@ def _relaid(accs):
     relaid = ()
     for i in gl.static_range(len(accs)):
         acc = gl.convert_layout(accs[i], _accumulator(accs[i].shape[1]), assert_trivial=True)
-        relaid += (acc,)  # type: ignore[assignment]
+        relaid += (acc,)
     return relaid
 
 
@@ -490,7 +490,7 @@ def _meet(accs, part, mine, split, SIZE: gl.constexpr):
         gl.store(counters + mine, 0)
         added = ()
         for i in gl.static_range(len(accs)):
-            added += (_sum(sums, parts, SIZE, accs[i]),)  # type: ignore[assignment]
+            added += (_sum(sums, parts, SIZE, accs[i]),)
             sums += accs[i].shape[0] * accs[i].shape[1]
         accs = added
     return last, accs
@@ -506,7 +506,7 @@ def _multiply(buffers, stage, accs, more, ROW: gl.constexpr, A_T: gl.constexpr, 
         b = buffers[i + 1].index(stage)
         if B_T:
             b = b.permute((1, 0))
-        started += (warpgroup_mma(a, b, accs[i], use_acc=more, is_async=True),)  # type: ignore[assignment]
+        started += (warpgroup_mma(a, b, accs[i], use_acc=more, is_async=True),)
     return _awaited(started, len(accs))
 
 
@@ -533,7 +533,7 @@ def _place(
     column = n
     for i in gl.static_range(len(accs)):
         bias = _bias_of(bias_ptr, m, column, size, accs[i].shape[0], accs[i].shape[1], TURNED)
-        biases += (bias,)  # type: ignore[assignment]
+        biases += (bias,)
         column += accs[i].shape[1]
     return m, n, biases
 
@@ -674,11 +674,11 @@ def gemm_gluon_kernel(
     descs = (a_desc, b_desc)
     buffers = (_stages_of(a_desc, STAGES), _stages_of(b_desc, STAGES))
     if second_desc is not None:
-        descs += (second_desc,)  # type: ignore[assignment]
-        buffers += (_stages_of(second_desc, STAGES),)  # type: ignore[assignment]
+        descs += (second_desc,)
+        buffers += (_stages_of(second_desc, STAGES),)
     if third_desc is not None:
-        descs += (third_desc,)  # type: ignore[assignment]
-        buffers += (_stages_of(third_desc, STAGES),)  # type: ignore[assignment]
+        descs += (third_desc,)
+        buffers += (_stages_of(third_desc, STAGES),)
     out_buffer = _result_buffers(out, CONSUMERS, PART_N, OUT_TMA, TURNED)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
