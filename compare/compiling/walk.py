@@ -81,10 +81,9 @@ def products(count: int = COUNT, seed: int = 0) -> tuple[Product, ...]:
         problem = Problem(M, N, K, dtype, out_dtype, precision, c)
         bias, pre = g.random() < 0.5, g.random() < 0.2
         layouts = g.choice(LAYOUTS), g.choice(LAYOUTS)
-        if dtype.itemsize == 2:
-            a = {"rows": (K, 1), "columns": (1, M), "odd rows": (K + 1, 1)}[layouts[0]]
-            b = {"rows": (N, 1), "columns": (1, K), "odd rows": (N + 1, 1)}[layouts[1]]
-            problem = Problem(*problem[:8], *lying(a, b, M, N))
+        a = {"rows": (K, 1), "columns": (1, M), "odd rows": (K + 1, 1)}[layouts[0]]
+        b = {"rows": (N, 1), "columns": (1, K), "odd rows": (N + 1, 1)}[layouts[1]]
+        problem = lying(problem, a, b)
         return Product(problem, g.choice(tuple(ACTIVATIONS)), bias, pre, *layouts)
 
     return tuple(draw() for _ in range(count))
@@ -102,7 +101,7 @@ def distinct(arch: str) -> tuple[Product, ...]:
             configuration = choose(problem, gpu)
             if configuration.gluon or problem.kernels == "tl":
                 # The number of splits is no constant of the kernel; only whether it splits is.
-                kind = configuration._replace(SPLIT=min(2, configuration.SPLIT), rest=None)
+                kind = configuration.kind._replace(SPLIT=min(2, configuration.SPLIT))
                 first_of.setdefault((kind, problem.of_any_size(), product.pre), each)
     return tuple(first_of.values())
 

@@ -68,10 +68,10 @@ DISTANT = {
 
 # Splits of launches on the Triton side, as (M, N, K) and multiprocessors. First those that both ops
 # try: more row tiles than a group has; more tiles than programs, with the epilogue in halves; more
-# row tiles that are not square, through pointers; b, then a with a pitch for which it is copied.
+# row tiles that are not square, through pointers; b, a, then both copied for their pitch.
 Cut = tuple[tuple[int, int, int], int]
 _HALF_ORDERS: list[Cut] = [((1030, 72, 40), 132), ((194, 392, 40), 2), ((580, 140, 5), 132)]
-_HALF_ORDERS += [((1288, 72, 40), 132), ((264, 2056, 40), 132)]
+_HALF_ORDERS += [((1032, 72, 1032), 24), ((72, 1544, 1032), 16), ((72, 1544, 40), 6)]
 _ORDERS = {
     "float16": _HALF_ORDERS,
     "bfloat16": _HALF_ORDERS,
@@ -125,16 +125,17 @@ FEW_ROWS: dict[str, list[Cut]] = {
 
 # The forms of triton_kernels.gemm.gluon, on several tiles in both directions, with tails; then with
 # K in parts: by one consumer and two, of tiles whose columns are not a power of two.
-GLUON: list[Cut] = [((132, 328, 264), 1), ((402, 168, 264), 3), ((328, 272, 1032), 2)]
-GLUON += [((200, 520, 1032), 2), ((200, 704, 1544), 2), ((392, 264, 1032), 6)]
+GLUON: list[Cut] = [((132, 328, 264), 1), ((402, 168, 264), 3), ((328, 264, 1552), 2)]
+GLUON += [((224, 520, 1552), 2), ((304, 432, 1552), 6), ((386, 272, 2064), 6)]
 GLUON += [((130, 136, 136), 8), ((132, 272, 40), 2), ((66, 496, 40), 7), ((130, 400, 136), 6)]
-GLUON += [((66, 136, 40), 11), ((72, 144, 1032), 19), ((72, 288, 3080), 18)]
-GLUON += [((72, 488, 3080), 13), ((194, 136, 3080), 19), ((66, 392, 1544), 12)]
-# Those that compute the transpose, of products without an addend; the last with K in parts.
-GLUON_TURNED: list[Cut] = [((196, 200, 264), 6), ((258, 272, 264), 6), ((392, 392, 520), 1)]
+GLUON += [((66, 136, 40), 11), ((72, 144, 1032), 19), ((72, 288, 3088), 18)]
+GLUON += [((66, 488, 4112), 14), ((196, 136, 4112), 21), ((66, 392, 3088), 13)]
+# Those that compute the transpose, of products without an addend; some with K in parts.
+GLUON_TURNED: list[Cut] = [((196, 200, 264), 6), ((258, 272, 264), 6), ((288, 656, 1040), 2)]
 GLUON_TURNED += [((488, 200, 264), 6), ((386, 328, 1544), 1), ((578, 72, 264), 6)]
 GLUON_TURNED += [((458, 136, 40), 6), ((578, 392, 264), 14), ((518, 264, 264), 4)]
-GLUON_TURNED += [((452, 392, 264), 5), ((264, 264, 264), 2), ((262, 200, 3080), 19)]
+GLUON_TURNED += [((452, 392, 272), 5), ((258, 360, 48), 1), ((262, 200, 3088), 19)]
+GLUON_TURNED += [((36, 72, 48), 23), ((66, 272, 48), 5), ((36, 72, 1552), 84), ((70, 72, 3088), 26)]
 # Of 16 bits two side by side, for the rest of the columns, and of the rows. The latter have no
 # addend; one of the two computes the transpose.
 GLUON_BESIDE: list[Cut] = [((326, 392, 3080), 2), ((304, 72, 3080), 1)]
@@ -331,9 +332,8 @@ class Product(Spec):
         if number := case.options.get("multiprocessors"):
             gpu = gpu._replace(multiprocessors=number)
         problem = Problem(M, N, K, case.torch_dtype, case.torch_dtype, precision)
-        if case.torch_dtype.itemsize == 2:
-            of_b = b.stride(1 - self.columns), b.stride(self.columns)
-            problem = Problem(*problem[:8], *lying(a.stride()[-2:], of_b, M, N))
+        of_b = b.stride(1 - self.columns), b.stride(self.columns)
+        problem = lying(problem, a.stride()[-2:], of_b)
         chosen = [choose(problem._replace(kernels=kernels), gpu) for kernels in ("tl", "any")]
         copied = 0
         if case.dtype == "float64":

@@ -21,7 +21,7 @@ from compare.timing.engine import Candidate
 from compare.timing.results import CANDIDATE, CHOSEN
 from triton_kernels import _known_calls, _launch
 from triton_kernels.gemm import Configuration, Gpu, Problem, choose, launch
-from triton_kernels.gemm.choice import fastest, split
+from triton_kernels.gemm.choice import NEITHER, copyings, fastest, split
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 from triton_kernels.interpreter.cross_compile import compiling
 
@@ -44,10 +44,12 @@ def candidates(spec: Spec, case: Case) -> Iterator[Candidate]:
 
 def configurations(problem: Problem, gpu: Gpu) -> list[Configuration]:
     """The configuration chosen for a problem, then those chosen for other problems of these dtypes,
-    each also with the splits of K that are possible for this problem."""
+    each also with the splits of K and the copies that are possible for this problem."""
     forms = [choose(problem, gpu)]
     for form in _of_any_size(problem._replace(M=0, N=0, K=problem.K % 2), gpu):
-        forms += [form, *split(form, problem, gpu)]
+        for copies in copyings(problem) if form.tma else [NEITHER]:
+            whole = form._replace(copies=copies)
+            forms += [whole, *split(whole, problem, gpu)]
     return list(dict.fromkeys(forms))
 
 
@@ -137,6 +139,8 @@ def label(configuration: Configuration) -> str:
     for name, value in _fields(configuration):
         if name.startswith("BLOCK_"):
             blocks.append(str(value))
+        elif name == "copies":
+            words += [f"copying {operand}" for operand, copied in zip("ab", value) if copied]
         elif isinstance(value, bool):
             words += [name] if value else []
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -24,6 +25,8 @@ from compare.timing.engine import Candidate, Timing
 from compare.timing.results import CANDIDATE, CHOSEN, CaseResult, Entry
 from triton_kernels._launch import Launch
 from triton_kernels.gemm import GPUS, Problem, choose, launch
+from triton_kernels.gemm.choice import NEITHER
+from triton_kernels.gemm.launch import lying
 
 PRODUCT = Case(
     "linear_act",
@@ -55,6 +58,7 @@ def test_the_chosen_one_comes_first_and_every_other_one_once() -> None:
     labels = [configurations.label(each) for each in found]
     assert len(set(labels)) == len(labels)
     assert all("×" in label for label in labels)
+    assert {label.count("copying") for label in labels} == {0, 1, 2}
 
 
 def test_what_is_asked_knows_c_and_the_training_step() -> None:
@@ -72,14 +76,18 @@ def test_a_call_runs_in_the_configuration_that_is_forced(
 ) -> None:
     spec = SPECS["linear_act"]
     args, kwargs = spec.inputs(PRODUCT)
-    problem = Problem(70, 96, 40, torch.float16, torch.float16)
+    problem = lying(Problem(70, 96, 40, torch.float16, torch.float16), (40, 1), (1, 40))
     found = configurations.configurations(problem, H200)
+    ways = set(itertools.product((False, True), repeat=2))
+    assert {each.copies for each in found if each.tma} == ways
+    assert {each.copies for each in found if not each.tma} == {NEITHER}
     expected = spec.triton(*args, **kwargs)
     for configuration in found:
         launches.clear()
         with configurations.forced(configuration):
             result = spec.triton(*args, **kwargs)
-        (made,) = launches
+        *copied, made = launches
+        assert len(copied) == any(configuration.copies)
         tiles = configuration.tiles._asdict()
         assert {name: made.meta[name] for name in tiles} == tiles
         torch.testing.assert_close(result, expected, rtol=2e-3, atol=2e-3)

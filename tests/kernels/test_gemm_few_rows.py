@@ -39,8 +39,8 @@ def test_what_was_measured_of_few_rows(
     shape: tuple[int, int, int], rows: int, columns: int
 ) -> None:
     M, N, K = shape
-    lies = lying((K, 1), (1, K), M, N)
-    form = choose(Problem(M, N, K, BF16, BF16, "ieee", "", "any", *lies), H200)
+    asked = lying(Problem(M, N, K, BF16, BF16, kernels="any"), (K, 1), (1, K))
+    form = choose(asked, H200)
     assert form.tiles[:2] == (rows, columns)
     assert form.gluon == form.TURNED == (columns >= 64)
 
@@ -53,8 +53,7 @@ def test_the_check_reaches_every_form_for_few_rows() -> None:
         for less in (0, 3):
             asked = Problem(M, N - less, K, HALF, HALF, kernels="gluon")
             rows = ((K, 1), (1, K)), ((K, 1), (N - less, 1)), ((1, M), (N - less, 1))
-            lies = [dict(zip(("pitches", "across"), lying(*each, M, N - less))) for each in rows]
-            forms = {choose(asked._replace(**each), gpu) for each in lies}
+            forms = {choose(lying(asked, *each), gpu) for each in rows}
             (kind,) = {form.kind for form in forms}
             assert kind.tiles_of(M, N - less) > 2
             assert (N - less) % kind.tiles.BLOCK_N

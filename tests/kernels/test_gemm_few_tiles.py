@@ -18,7 +18,7 @@ from triton_kernels import _launch
 from triton_kernels._counts import cdiv
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose, few_rows, launch, model
 from triton_kernels.gemm.beside import SHORT
-from triton_kernels.gemm.choice import FEW_TILES, POINTER_TILES, candidates, split
+from triton_kernels.gemm.choice import FEW_TILES, NEITHER, POINTER_TILES, after, candidates, split
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.gluon.forms import FORMS
 from triton_kernels.gemm.launch import lying
@@ -32,8 +32,7 @@ WAYS = tuple(itertools.product((False, True), repeat=2))
 
 def problem(M: int, N: int, K: int, kernels: str = "any") -> Problem:
     """Of a matrix in rows and the transpose of another one."""
-    lies = lying((K, 1), (1, K), M, N)
-    return Problem(M, N, K, BF16, BF16, "ieee", "", kernels, *lies)
+    return lying(Problem(M, N, K, BF16, BF16, kernels=kernels), (K, 1), (1, K))
 
 
 @pytest.mark.parametrize(
@@ -47,8 +46,10 @@ def problem(M: int, N: int, K: int, kernels: str = "any") -> Problem:
         ((7, 4646, 2277), 16, 32, range(438, 439)),
         ((23, 684, 2780), 32, 32, range(132, 133)),
         ((28, 64, 3232), 32, 64, range(13, 14)),
-        ((64, 64, 100000), 32, 32, range(120, 150)),
-        ((35, 1344, 6912), 64, 32, range(120, 300)),
+        ((64, 64, 100000), 16, 64, range(132, 133)),
+        ((200, 64, 60032), 16, 64, range(130, 131)),
+        ((64, 512, 30016), 32, 64, range(128, 129)),
+        ((35, 1344, 6912), 16, 64, range(126, 127)),
         ((100, 4096, 14336), 64, 128, range(128, 129)),
     ],
 )
@@ -117,17 +118,18 @@ def test_the_choice_is_what_the_model_says() -> None:
             continue  # through pointers, which is slower
         if min(asked_for.pitches) < 16:
             continue  # a copy, or elements one by one
+        chosen = choose(asked_for, H200)
+        asked_for = after(asked_for, chosen.copies)
         seconds = model.timed(asked_for, H200)
         times = {
             form._replace(SPLIT=number): time
             for form, reached, parts in candidates(asked_for, H200)
             for number, time in zip(parts, seconds(form, reached, parts))
         }
-        chosen = choose(asked_for, H200)
         if chosen.rest:
             assert times[chosen.kind] >= min(times.values()) > SHORT
         else:
-            assert times[chosen] <= 1.001 * min(times.values())
+            assert times[chosen._replace(copies=NEITHER)] <= 1.001 * min(times.values())
         M, N, K, *_ = asked_for
         limit = max(2 * (M * K + K * N + M * N) / 4.8e12, 2 * M * N * K / 989e12)
         assert min(times.values()) < 4 * limit + 1e-5, asked_for
@@ -215,7 +217,12 @@ def test_a_split_product_compiles_in_gluon(columns: int) -> None:
 
 @pytest.mark.gpu_only
 @needs_hopper
-@pytest.mark.parametrize("whole", FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+@pytest.mark.parametrize(
+    "whole",
+    # Of the transpose none that alternates is split: two consumers of a tile have too few columns.
+    [form for form in FORMS if not (form.TURNED and form.ALTERNATE)],
+    ids=lambda form: "x".join(map(str, form.tiles[:2])),
+)
 def test_split_forms_of_gluon_against_float64(whole: Configuration) -> None:
     """With tails, an addend, the parts all at once or one after the other; the same bits again."""
     M, N, K = 300, 392, 1304

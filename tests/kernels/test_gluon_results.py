@@ -247,7 +247,6 @@ def test_copies_and_pieces_of_rows_across_K_count() -> None:
     """An operand with odd rows of M is copied: through pointers each element would be loaded alone,
     in steps that wait."""
     asked = Problem(96, 448, 6656, BF16, BF16, kernels="any", across=(True, True))
-    assert not choose(asked, H200).tma
     assert choose(asked._replace(pitches=(2, 128)), H200).tma
     few = Problem(31, 10261, 6690, BF16, BF16, kernels="any", pitches=(4, 2), across=(False, True))
     assert model.synchronous(few)

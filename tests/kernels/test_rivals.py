@@ -25,33 +25,34 @@ from triton_kernels.graph.racing import DOUBT
 
 BFLOAT, META = torch.bfloat16, torch.device("meta")
 H100 = "NVIDIA H100 80GB HBM3"
-# A sample of seed 3062: M, N, K, activation; microseconds here, in eager and by torch.compile.
-ON_H100 = (
+# A sample of seed 3062: M, N, K, activation; microseconds here, in eager and by torch.compile. Ours
+# are left out where other configurations or copies were chosen then.
+ON_H100: tuple[tuple[int, int, int, str, float | None, float, float], ...] = (
     (19, 128, 2048, "gelu", 9.5, 13.5, 13.0),
-    (196, 976, 3968, "relu", 15.6, 17.0, 17.1),
+    (196, 976, 3968, "relu", None, 17.0, 17.1),
     (3148, 5888, 2048, "gelu_tanh", 126.2, 136.4, 134.1),
     (3379, 3464, 160, "silu", 26.0, 38.9, 59.1),
     (4331, 1024, 2688, "relu", 47.7, 44.7, 46.0),
-    (200, 384, 5888, "relu", 13.7, 18.3, 18.3),
+    (200, 384, 5888, "relu", None, 18.3, 18.3),
     (258, 72, 3232, "gelu_tanh", 10.9, 15.1, 14.5),
     (10771, 1536, 128, "silu", 29.2, 44.1, 37.7),
-    (4603, 192, 424, "gelu", 15.0, 14.0, 14.3),
-    (113, 256, 1280, "relu", 9.4, 12.4, 12.1),
+    (4603, 192, 424, "gelu", None, 14.0, 14.3),
+    (113, 256, 1280, "relu", None, 12.4, 12.1),
     (25, 10496, 1408, "gelu", 18.6, 20.9, 21.5),
     (4563, 2880, 15424, "gelu", 560.2, 511.3, 516.8),
     (4, 1664, 64, "silu", 7.0, 11.1, 12.1),
     (1441, 128, 10112, "silu", 25.2, 27.3, 25.6),
     (6993, 8678, 767, "relu", 218.5, 904.2, 373.5),
-    (395, 5904, 10408, "gelu_tanh", 154.6, 144.1, 118.7),
+    (395, 5904, 10408, "gelu_tanh", None, 144.1, 118.7),
     (6, 4444, 3413, "gelu", 30.4, 40.2, 37.4),
-    (138, 4544, 2184, "relu", 24.1, 20.7, 20.7),
-    (63, 704, 2880, "silu", 11.8, 16.3, 15.0),
+    (138, 4544, 2184, "relu", None, 20.7, 20.7),
+    (63, 704, 2880, "silu", None, 16.3, 15.0),
     (13174, 128, 1344, "gelu", 22.8, 25.8, 26.1),
     (5449, 5116, 66, "relu", 67.0, 96.2, 80.8),
     (3467, 1344, 3200, "gelu_tanh", 55.6, 54.7, 54.6),
     (8742, 16008, 144, "gelu", 238.6, 394.6, 760.4),
-    (8309, 4592, 536, "gelu", 128.4, 142.5, 230.7),
-    (623, 192, 512, "gelu", 8.7, 11.8, 11.4),
+    (8309, 4592, 536, "gelu", None, 142.5, 230.7),
+    (623, 192, 512, "gelu", None, 11.8, 11.4),
 )
 
 
@@ -105,9 +106,12 @@ def test_signs_and_times_are_right_on_an_h100(monkeypatch: pytest.MonkeyPatch) -
     wrong, errors = [], []
     for M, N, K, act, ours, eager, compiled in ON_H100:
         layer = Layer(M, N, K, BFLOAT, act)
-        errors.append(math.log(1e6 * rivals.ours(layer, gpu, rates, "any") / ours))
+        if ours:
+            errors.append(math.log(1e6 * rivals.ours(layer, gpu, rates, "any") / ours))
         for other, theirs in (("eager", eager), ("inductor", compiled)):
             errors.append(math.log(1e6 * rivals.theirs(layer, gpu, rates, other) / theirs))
+            if not ours:
+                continue
             judged = scores.Judged(score(M, N, K, act, other), theirs / ours, None)  # type: ignore[arg-type]
             if not judged.right:
                 wrong.append((M, N, K, other, judged.score, judged.speed))

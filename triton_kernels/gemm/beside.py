@@ -30,7 +30,7 @@ def beside(
     problem: Problem, gpu: Gpu, forms: Sequence[tuple[Configuration, float]], alone: float
 ) -> Configuration | None:
     """The fastest pair of configurations by the model, or None if one alone is about as fast.
-    Operands that are copied were not measured, so products with these get None.
+    Products with operands that have no descriptor were not measured, and get None.
 
     Args:
         problem: the problem, of 16-bit matrices.

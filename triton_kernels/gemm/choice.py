@@ -13,7 +13,9 @@ fastest by :mod:`triton_kernels.gemm.model`:
   POINTER_TILES, if descriptors need copies that pointers can do without;
 - if there are fewer tiles than multiprocessors, the last two with K split, and small tiles;
 - for up to 32 rows of 16-bit matrices only those of :mod:`triton_kernels.gemm.few_rows`, and of
-  gemm_gluon_kernel those that are made for so few;
+  gemm_gluon_kernel those that are made for so few; the narrow ones of these compete for more rows,
+  too, where there is little to do;
+- any of those by descriptors after copies of operands whose pitch is slow;
 - two configurations of gemm_gluon_kernel side by side, see :mod:`triton_kernels.gemm.beside`.
 
 Each candidate is first reduced until a block has enough shared memory for it: to fewer stages, then
@@ -24,6 +26,7 @@ to smaller tiles. The constants of the rules are in :class:`triton_kernels._meas
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import warnings
 from typing import NamedTuple
@@ -38,7 +41,9 @@ from triton_kernels._measured import SHIPPED, Constants
 from triton_kernels.gemm import few_rows, model
 from triton_kernels.gemm.beside import SHORT, beside
 from triton_kernels.gemm.configurations import (
+    ALIGNED,
     HALVES,
+    SLOW,
     Configuration,
     Problem,
     Tiles,
@@ -106,6 +111,10 @@ MANY, SHARED = 64, 16
 # Columns from which on a tile of the transpose may have all rows of a. With fewer, more programs
 # load these: 160×7232×11776 took 1.2 to 1.9 times as long in tiles of 64 as by the model.
 CROWDED = 128
+# The most columns of a tile of up to 32 rows that competes for more rows: products of little work
+# gain by more programs. 156 drawn ones, 128 of them below 20 µs, go from 1.039 to 1.013 times the
+# best configuration; wider tiles bring nothing (H200).
+NARROW = 64
 WIDE = 96 * 64  # columns from which few rows of float32 have wider tiles
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
 FLOAT64_CAPABILITY = 90  # where float64 was measured
@@ -138,6 +147,7 @@ LENGTHY = 1024
 # model.timed; and numbers of parts into which K may be split.
 Splits = tuple[Configuration, float, list[int]]
 WHOLE = [1]
+NEITHER = (False, False)  # of a and b
 
 
 @functools.lru_cache(4096)
@@ -152,21 +162,53 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
     if seconds < SHORT or problem.dtype not in HALVES or problem.M <= few_rows.ROWS:
         return one
     ways = candidates(problem, gpu)
-    forms = [(f, r) for f, r, cuts in ways if f.gluon and not f.ALTERNATE and cuts[0] == 1]
-    return (beside(problem, gpu, forms, seconds) if forms else None) or one
+    forms = [(f, r) for f, r, cuts in ways if _pairs(f) and cuts[0] == 1]
+    if not forms:
+        return one
+    seconds -= model.copying(problem, gpu, one.copies)
+    pair = beside(after(problem, one.copies), gpu, forms, seconds)
+    return pair._replace(copies=one.copies) if pair else one
+
+
+def _pairs(form: Configuration) -> bool:
+    """Whether a configuration may be one of a pair."""
+    return form.gluon and not form.ALTERNATE and form.tiles.BLOCK_M > few_rows.ROWS
 
 
 def fastest(problem: Problem, gpu: Gpu) -> tuple[Configuration, float]:
     """The fastest candidate by the model, and its seconds; 0 if there is no choice."""
-    ways = candidates(problem, gpu)
-    if len(ways) == 1 and ways[0][2] == WHOLE:
+    ways, each_way = candidates(problem, gpu), copyings(problem)
+    if len(ways) == len(each_way) == 1 and ways[0][2] == WHOLE:
         return ways[0][0], 0.0
-    seconds, least = model.timed(problem, gpu), math.inf
-    for form, reached, parts in ways:
-        for number, each in zip(parts, seconds(form, reached, parts)):
-            if each < least:
-                least, best, into = each, form, number
-    return best if into == 1 else best._replace(SPLIT=into), least
+    least = math.inf
+    for copies in each_way:
+        seconds = model.timed(after(problem, copies), gpu)
+        before = model.copying(problem, gpu, copies)
+        for form, reached, parts in ways:
+            if before and not form.tma:
+                continue
+            for number, each in zip(parts, seconds(form, reached, parts)):
+                if before + each < least:
+                    least, best, into, copied = before + each, form, number, copies
+    return best._replace(SPLIT=into, copies=copied) if into > 1 or any(copied) else best, least
+
+
+def copyings(problem: Problem) -> list[tuple[bool, bool]]:
+    """The ways of copying operands with a slow pitch, as in a Configuration. For few rows that
+    never pays."""
+    if problem.M <= few_rows.ROWS or SLOW not in problem.pitches:
+        return [NEITHER]
+    of_a, of_b = ((False, True) if pitch == SLOW else (False,) for pitch in problem.pitches)
+    return list(itertools.product(of_a, of_b))
+
+
+def after(problem: Problem, copies: tuple[bool, bool]) -> Problem:
+    """The problem as it lies in memory when operands have been copied."""
+    if copies == NEITHER:
+        return problem
+    lie = zip(problem.pitches, copies)
+    of_a, of_b = (ALIGNED if copied else pitch for pitch, copied in lie)
+    return problem._replace(pitches=(of_a, of_b))
 
 
 def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
@@ -189,7 +231,9 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
             if multiply_adds and not suits(form.tiles, M, 8):
                 continue
             m, n, *_ = form.tiles
-            if form.TURNED and not few_rows.ROWS < m < (M if n < CROWDED else 2 * M):
+            if form.TURNED and (
+                n > NARROW if m <= few_rows.ROWS else m >= (M if n < CROWDED else 2 * M)
+            ):
                 continue
             parts = parts_of(form, problem, gpu, multiply_adds)
             if not form.ALTERNATE:

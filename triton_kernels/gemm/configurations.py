@@ -12,6 +12,9 @@ from triton_kernels._counts import cdiv
 
 HALVES = (torch.float16, torch.bfloat16)
 ALIGNED = 128  # bytes of a line of L2, and of a row of a tile that a descriptor loads at once
+# A pitch, as in Problem, with which descriptors load so slowly that copies may pay: L2's sectors
+# have 32 bytes. With pitches of 32 and 64 bytes 89 products would gain 0.05 % by copies (H200).
+SLOW = 16
 # Of kernels in Gluon: warps of a consumer, rows of a part of a tile that it stores at once, and its
 # buffers for such parts.
 WARPS, PART_M, BUFFERS = 4, 64, 2
@@ -33,7 +36,7 @@ class Problem(NamedTuple):
         kernels: the allowed kernels: "tl" for those of gemm.kernels, "gluon" for those of
             gemm.gluon, or "any".
         pitches: of a and of b, the largest power of two up to ALIGNED that divides the bytes
-            between rows as descriptors load them. Below 16 they load a copy instead.
+            between rows. Below 16 descriptors load a copy instead.
         across: whether rows of a, and of b, go across K: are columns of a, or rows of b.
     """
 
@@ -108,6 +111,8 @@ class Configuration(NamedTuple):
         SPLIT: the largest number of parts into which K is split, for tiles that would not fill all
             multiprocessors.
         rest: what another configuration computes of the result, see gemm.beside.
+        copies: whether a, and whether b, is copied to aligned rows because its pitch is slow. What
+            has no descriptor is copied in any case.
     """
 
     tma: bool
@@ -118,11 +123,12 @@ class Configuration(NamedTuple):
     TURNED: bool = False
     SPLIT: int = 1
     rest: Rest | None = None
+    copies: tuple[bool, bool] = (False, False)
 
     @property
     def kind(self) -> Configuration:
         """The configuration without what may differ from call to call of its kernel."""
-        return self._replace(SPLIT=1, rest=None)
+        return self._replace(SPLIT=1, rest=None, copies=(False, False))
 
     def of_dtype(self, dtype: torch.dtype) -> Configuration:
         """The same configuration, which is for 16-bit matrices, for another dtype: a step of K and

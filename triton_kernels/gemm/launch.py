@@ -23,7 +23,7 @@ from triton_kernels.gemm.choice import (
     tma_writable,
     too_large,
 )
-from triton_kernels.gemm.configurations import ALIGNED, Configuration, Problem, Tiles
+from triton_kernels.gemm.configurations import ALIGNED, SLOW, Configuration, Problem, Tiles
 from triton_kernels.gemm.descriptors import Block, Descriptor
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
@@ -50,11 +50,7 @@ def launch(gemm: Gemm) -> None:
         problem = problem._replace(precision="ieee")
     multiply_adds = not problem.by_cores
     kernels = availability.kernels(gpu, out.device, multiply_adds)
-    if problem.dtype.itemsize == 2:  # others were not measured
-        lie = lying(gemm.a.stride(), gemm.b.stride(), M, N)
-        problem = Problem(*problem[:7], kernels, *lie)
-    else:
-        problem = Problem(*problem[:7], kernels)
+    problem = lying(Problem(*problem[:7], kernels), gemm.a.stride(), gemm.b.stride())
     while True:
         chosen = choose(problem, gpu)
         if problem.kernels == "gluon" and not chosen.gluon:
@@ -87,22 +83,25 @@ def _is_faster_whole(problem: Problem, gpu: Gpu, device: torch.device) -> bool:
     return not parts_pay(problem._replace(kernels="any"), gpu)
 
 
-def lying(
-    a: tuple[int, ...], b: tuple[int, ...], M: int, N: int
-) -> tuple[tuple[int, int], tuple[bool, bool]]:
-    """How 16-bit operands with these strides lie in memory: ``pitches`` and ``across`` of a
-    Problem."""
+def lying(problem: Problem, a: tuple[int, ...], b: tuple[int, ...]) -> Problem:
+    """The problem with how operands with these strides lie in memory. Of float32 matrices only slow
+    pitches count, in tf32 and of rows of K, because nothing else was measured; others are copied
+    for tf32."""
     (am, ak), (bk, bn) = a, b
-    return pitches(2 * max(am, ak), 2 * max(bk, bn), M, N), (am == 1 < ak, bn == 1 < bk)
+    if problem.dtype.itemsize == 2:
+        pitches = _divisor(2 * max(am, ak)), _divisor(2 * max(bk, bn))
+        return problem._replace(pitches=pitches, across=(am == 1 < ak, bn == 1 < bk))
+    if problem.precision != "tf32":
+        return problem
+    of_a, of_b = (_divisor(4 * pitch * (step == 1)) for pitch, step in ((am, ak), (bn, bk)))
+    slow = SLOW if of_a == SLOW else ALIGNED, SLOW if of_b == SLOW else ALIGNED
+    return problem._replace(pitches=slow)
 
 
-def pitches(of_a: int, of_b: int, M: int, N: int) -> tuple[int, int]:
-    """The ``pitches`` of a Problem, by the bytes between rows of a and of b. What has a slow pitch
-    and is loaded often is copied to aligned rows."""
-    a, b = of_a | ALIGNED, of_b | ALIGNED
-    a, b = a & -a, b & -b  # the lowest bit
-    pays_a, pays_b = copying_pays(M, N)
-    return ALIGNED if pays_a and a == 16 else a, ALIGNED if pays_b and b == 16 else b
+def _divisor(pitch: int) -> int:
+    """The largest power of two up to ALIGNED that divides a number of bytes."""
+    pitch |= ALIGNED
+    return pitch & -pitch  # the lowest bit
 
 
 def _kind(c: Tensor | None, out: Tensor) -> str:
@@ -119,7 +118,7 @@ def by_descriptors(
     """Launch gemm_tma_kernel or gemm_gluon_kernel, with at most ``most`` programs, or more for the
     rest of a pair; or gemm_gluon_fma_kernel for multiply-adds."""
     M, N, K = shape = gemm.shape
-    (a, a_t), (b, b_t), copied = _tma_operands(gemm.a, gemm.b, multiply_adds)
+    (a, a_t), (b, b_t), copied = _tma_operands(gemm.a, gemm.b, chosen.copies, multiply_adds)
     waits = copied and _launch.overlaps(gemm_tma_kernel, gemm.out.device)
     bias, c, out, pre = gemm.bias, gemm.c, gemm.out, gemm.pre
     # Not every Triton can import what is in Gluon.
@@ -239,47 +238,24 @@ def _tma_launch(
 
 
 def _tma_operands(
-    a: Tensor, b: Tensor, multiply_adds: bool
+    a: Tensor, b: Tensor, copies: tuple[bool, bool], multiply_adds: bool
 ) -> tuple[tuple[Tensor, bool], tuple[Tensor, bool], bool]:
     """For a and b each, a matrix for a descriptor, and whether it is the transpose. Last, whether
     one of the two was copied by a launch.
 
-    A matrix without a possible descriptor is copied, to rows that start at multiples of 16 bytes.
-    So is one whose pitch makes loads slower, where that pays. float32 matrices must be
-    contiguous along K for the tensor cores. Multiply-adds take longer than any loads.
+    A matrix without a possible descriptor is copied, to rows that start at lines of L2. So is one
+    whose pitch makes loads slower, if ``copies`` says so. float32 matrices must be contiguous along
+    K for the tensor cores.
     """
     (a, a_t, a_fits), (b, b_t, b_fits) = _by_rows(a), _by_rows(b)
-    if multiply_adds:
-        slow = turned = (False, False)
-    else:
-        slow = _slow(a, a_t, b, b_t)
-        turned = (a_t, not b_t) if a.dtype == torch.float32 else (False, False)
-    copied = [turned[0] or slow[0] or not a_fits, turned[1] or slow[1] or not b_fits]
+    turns = a.dtype == torch.float32 and not multiply_adds
+    turned = (a_t, not b_t) if turns else (False, False)
+    copied = [turned[0] or copies[0] or not a_fits, turned[1] or copies[1] or not b_fits]
     if any(copied):
         wanted = zip((a, b), turned, copied)
-        copies = iter(repacked(*((t, turn) for t, turn, copy in wanted if copy)))
-        a, b = (next(copies) if copy else t for t, copy in zip((a, b), copied))
+        new = iter(repacked(*((t, turn) for t, turn, copy in wanted if copy)))
+        a, b = (next(new) if copy else t for t, copy in zip((a, b), copied))
     return (a, a_t != turned[0]), (b, b_t != turned[1]), any(copied)
-
-
-# Where copies of operands save more time than they take if their pitch is an odd multiple of 16
-# bytes. Loads take a quarter longer or more then, because L2 sectors have 32 bytes. From MANY rows
-# of a on it is b's that matters (H200). With fewer, but not less than SOME, and a WIDE b it is a's,
-# which is small then: of three products 1.05 to 1.22 as fast, of nine with more rows 0.86 to 1.01
-# (H100).
-SOME, MANY, WIDE = 256, 1280, 2048
-
-
-def copying_pays(M: int, N: int) -> tuple[bool, bool]:
-    """Whether a, and whether b, is copied if its pitch is slow."""
-    return SOME <= M < MANY and N >= WIDE, M >= MANY
-
-
-def _slow(a: Tensor, a_t: bool, b: Tensor, b_t: bool) -> tuple[bool, bool]:
-    """Whether a, and whether b, has a slow pitch and is copied for it."""
-    pays_a, pays_b = copying_pays(a.shape[1 if a_t else 0], b.shape[0 if b_t else 1])
-    pitched_a = pays_a and a.element_size() == 2 and a.stride(0) % 16 != 0  # others: not measured
-    return pitched_a, pays_b and b.stride(0) * b.element_size() % 32 != 0
 
 
 def _by_rows(matrix: Tensor) -> tuple[Tensor, bool, bool]:

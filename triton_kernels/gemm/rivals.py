@@ -34,9 +34,9 @@ from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu, Peaks
 from triton_kernels._measured import Rates
 from triton_kernels.gemm import model
-from triton_kernels.gemm.choice import candidates, fastest
+from triton_kernels.gemm.choice import NEITHER, after, candidates, fastest
 from triton_kernels.gemm.configurations import HALVES, Problem
-from triton_kernels.gemm.launch import copying_pays, pitches
+from triton_kernels.gemm.launch import lying
 
 CAPABILITY = 90  # the model was not compared with times on any other
 
@@ -73,23 +73,20 @@ THROUGH_POINTERS = 0.5  # factor for model.py's time of loads through pointers
 def ours(layer: Layer, gpu: Gpu, rates: Rates, kernels: str) -> float:
     """Seconds of one call of ours; ``kernels`` as in a gemm Problem."""
     M, N, K, dtype, act = layer
-    pitch = K * dtype.itemsize
-    problem = Problem(M, N, K, dtype, dtype, kernels=kernels, pitches=pitches(pitch, pitch, M, N))
+    problem = lying(Problem(M, N, K, dtype, dtype, kernels=kernels), (K, 1), (1, K))
     form, _ = fastest(problem, gpu)
     epilogue = EPILOGUES.get(act or "", LONGER) if form.ALTERNATE else ALONE
     if form.tma and not aligned(N):
         epilogue += BY_ELEMENTS
     loads = 1.0 if form.tma or not aligned(K) else THROUGH_POINTERS
-    copied = 0  # for a slow pitch; the model knows the other copies
-    if form.tma and aligned(K) and K % 16:
-        of_a, of_b = copying_pays(M, N)
-        copied = M * K * of_a + K * N * of_b
     peak = Peaks(SUSTAINED * rates.flops, rates.bandwidth / model.MEMORY)
-    whole = form._replace(SPLIT=1)
+    copying = model.copying(problem, gpu, form.copies, peak)
+    whole = form._replace(SPLIT=1, copies=NEITHER)
     able = (each for other, each, _ in candidates(problem, gpu) if other == whole)
     reached = next(able, 0.0)  # through pointers it may be chosen for a few more rows only
-    (seconds,) = model.timed(problem, gpu, peak)(whole, reached, [form.SPLIT], loads, epilogue)
-    return rates.ours + seconds + (_pass(copied, rates) if copied else 0.0)
+    timed = model.timed(after(problem, form.copies), gpu, peak)
+    (seconds,) = timed(whole, reached, [form.SPLIT], loads, epilogue)
+    return rates.ours + copying + seconds
 
 
 def aligned(columns: int) -> bool:

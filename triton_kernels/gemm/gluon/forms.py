@@ -53,7 +53,7 @@ FORMS = {
     _turned(Tiles(256, 64, 64, 16, 8, 5), 8, ALTERNATE=True): 0.99,
     _turned(Tiles(192, 128, 64, 8, 8, 4), 3, ALTERNATE=True): 0.91,
     # The same for up to 32 rows: as few as a tile of the transpose has columns. They only load, so
-    # the fraction hardly counts; it is that of 64×64 and 64×128.
+    # the fraction hardly counts; it is that of 64×64 and 64×128. For more rows see choice.NARROW.
     _turned(Tiles(16, 64, 128, 8, 4, 9), 1): 0.57,
     _turned(Tiles(16, 128, 64, 8, 8, 10), 1): 0.82,
     _turned(Tiles(32, 64, 128, 8, 4, 8), 1): 0.57,
