@@ -8,6 +8,10 @@ import sys
 # One thread a test process, its children included: pytest-xdist already keeps every core busy, and
 # the matrices are small. Before torch and numpy read it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The suite interprets what it means to, and compiles the rest. Before triton reads it. The test of
+# kernels that were imported under it starts tests with the second variable.
+if "SUITE_INTERPRETED" not in os.environ:
+    os.environ.pop("TRITON_INTERPRET", None)
 
 import contextlib
 import gc

@@ -15,7 +15,6 @@ from typing import Any
 import processes
 import pytest
 import torch
-from marks import compiles
 from triton.runtime import driver
 from typer.testing import CliRunner, Result
 
@@ -33,7 +32,6 @@ from triton_kernels.gemm import Tiles
 from triton_kernels.gemm.gluon import availability
 from triton_kernels.interpreter import cross_compile as without_gpu
 
-pytestmark = compiles
 needs_nvcc = pytest.mark.skipif(
     cross_compile.nvcc_missing() is not None, reason=str(cross_compile.nvcc_missing())
 )

@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import pytest
-from marks import compiles
 from typer.testing import CliRunner
 
 from compare.cli import app
@@ -15,7 +14,6 @@ from compare.compiling.cross_compile import Figures, Kernel, Row, Unit
 from compare.compiling.machine_code import SHARED_LIMIT
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose
 
-pytestmark = compiles
 ARCHS = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
 
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from marks import compiles
 from triton.language.semantic import TritonSemantic
 from typer.testing import CliRunner
 
@@ -320,7 +319,6 @@ def assembly(kernel: str, **options: Any) -> Any:
     return product.warmup(x, x, x, 64, BLOCK=32, grid=(1,), **options)
 
 
-@compiles
 def test_other_settings_reach_the_compiler_and_no_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
@@ -382,7 +380,6 @@ def test_it_needs_an_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu_only
-@compiles
 def test_fma_contraction_is_found_out() -> None:
     g = torch.Generator().manual_seed(0)
     x, y = (torch.randn(1000, generator=g) for _ in range(2))
@@ -402,7 +399,6 @@ def test_fma_contraction_is_found_out() -> None:
 
 
 @pytest.mark.gpu_only
-@compiles
 def test_tf32_is_found_out() -> None:
     g = torch.Generator().manual_seed(0)
     a, b = torch.randn(64, 128, generator=g), torch.randn(128, 64, generator=g)
@@ -428,7 +424,6 @@ def test_tf32_is_found_out() -> None:
 
 
 @pytest.mark.gpu_only
-@compiles
 def test_a_healthy_kernel_and_a_logic_error() -> None:
     x, out = torch.linspace(1, 2, 1000), torch.full((1000,), torch.nan)
     for kernel, says in (
@@ -442,7 +437,6 @@ def test_a_healthy_kernel_and_a_logic_error() -> None:
 
 
 @pytest.mark.gpu_only
-@compiles
 def test_the_command_on_a_gpu() -> None:
     done = CliRunner().invoke(app, ["debug", "gemm_bias_act", "--dtype", "float32", "--bisect"])
     assert done.exit_code == 0, done.output

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from marks import compiles
 from torch import Tensor
 
 import triton_kernels as tk
@@ -205,7 +204,6 @@ def compiled(function: Callable[[], object]) -> list[tuple[str, Counter, Counter
     return found
 
 
-@compiles
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("columns", [128, 1008, 11008])
 def test_halves_are_accessed_in_16_bytes(columns: int, dtype: torch.dtype) -> None:
@@ -220,7 +218,6 @@ def test_halves_are_accessed_in_16_bytes(columns: int, dtype: torch.dtype) -> No
         assert set(loads) == set(stores) == {"128"}
 
 
-@compiles
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_an_odd_count_keeps_vectors(dtype: torch.dtype) -> None:
     x, per_vector = torch.empty(1023, 1023, dtype=dtype, device="meta"), 16 // dtype.itemsize
@@ -230,7 +227,6 @@ def test_an_odd_count_keeps_vectors(dtype: torch.dtype) -> None:
     assert stores == {"128": 2, str(8 * dtype.itemsize): 2 * per_vector}
 
 
-@compiles
 def test_a_transposed_gradient_is_read_by_vectors() -> None:
     gate = torch.empty(1024, 1024, dtype=torch.bfloat16, device="meta")
     ((_, loads, stores),) = compiled(lambda: tk.act_mul_backward(gate.t(), gate, gate, "silu"))

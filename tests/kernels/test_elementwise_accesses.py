@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from marks import compiles
 
 pytest.importorskip("hypothesis")
 
@@ -21,7 +20,6 @@ from compare.compiling import machine_code
 from triton_kernels import _elementwise
 from triton_kernels.interpreter import cross_compile
 
-pytestmark = compiles
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 

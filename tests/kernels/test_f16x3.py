@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from marks import compiles
 from torch import Tensor
 
 import cuda_reference
@@ -254,7 +253,6 @@ def test_cases_have_every_form_in_gluon() -> None:
     assert chosen == set(PARTS_FORMS)
 
 
-@compiles
 @pytest.mark.parametrize("form", PARTS_FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
 def test_each_form_in_gluon_compiles(form: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "choose", lambda problem, gpu: form)

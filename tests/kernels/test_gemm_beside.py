@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from marks import compiles, needs_hopper
+from marks import needs_hopper
 from torch import Tensor
 
 import triton_kernels
@@ -192,7 +192,6 @@ def test_the_check_reaches_pairs() -> None:
 # ---- the launches ----
 
 
-@compiles
 @pytest.mark.parametrize("form", PAIRS, ids=ids)
 def test_the_second_launch_overlaps_with_the_first(form: Configuration) -> None:
     """The first lets it start, and it waits for the first at its end."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from marks import compiles
 from triton.runtime.errors import OutOfResources
 
 import triton_kernels
@@ -217,7 +216,6 @@ def columns(form: Configuration) -> int:
     return form.tiles.BLOCK_M if form.TURNED else form.tiles.BLOCK_N
 
 
-@compiles
 @pytest.mark.parametrize("part", range(8))
 def test_a_sample_of_the_walk_compiles_and_fits(part: int) -> None:
     """40 of the distinct ones, some a test, so that workers share them."""
@@ -259,7 +257,6 @@ FEW_ROWS, LARGE, ADDED = product(16, BF16), product(1024, BF16), product(1024, B
 TF32 = product(128, F32, precision="tf32")
 
 
-@compiles
 @pytest.mark.parametrize(
     ("arch", "products"),
     [

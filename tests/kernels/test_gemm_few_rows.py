@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from marks import compiles, needs_hopper
+from marks import needs_hopper
 
 import triton_kernels
 from compare.specs.products import GLUON_FEW
@@ -103,7 +103,6 @@ def test_the_transpose_of_a_column_is_a_row(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked[0].pitches[0] == 128
 
 
-@compiles
 @pytest.mark.parametrize("M", [1, 2, 4, 8])
 def test_vectors_of_b_are_loaded_whole_and_stay_in_registers(M: int) -> None:
     """16 bytes at once of b's rows of K, in the layout of the products; a may be moved to it."""

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from marks import compiles, needs_hopper
+from marks import needs_hopper
 
 import triton_kernels
 from compare.cases import Case
@@ -187,7 +187,6 @@ def test_bench_lists_the_parts_that_a_problem_may_have() -> None:
     assert {form.SPLIT for form in configurations(problem(4096, 4096, 4096), H200)} == {1}
 
 
-@compiles
 @pytest.mark.parametrize("arch", GPUS)
 def test_split_products_compile_and_fit(arch: str) -> None:
     """The tiles of few rows, on every architecture; the bytes of the formula hold."""
@@ -202,7 +201,6 @@ def test_split_products_compile_and_fit(arch: str) -> None:
     assert made.shared <= form.shared_memory(wanted, gpu.capability) <= gpu.shared_memory
 
 
-@compiles
 @pytest.mark.parametrize("columns", [128, 192])
 def test_a_split_product_compiles_in_gluon(columns: int) -> None:
     """With one accumulator, and with two."""

@@ -13,7 +13,7 @@ from typing import Any
 import processes
 import pytest
 import torch
-from marks import compiles, needs_hopper
+from marks import needs_hopper
 from torch import Tensor
 from triton.compiler.errors import CompilationError
 
@@ -163,7 +163,6 @@ def compiled(
     return found
 
 
-@compiles
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
 def test_each_form_compiles_and_its_bytes_are_bounded(
     form: Configuration, monkeypatch: pytest.MonkeyPatch
@@ -178,7 +177,6 @@ def test_each_form_compiles_and_its_bytes_are_bounded(
         assert stated - 1024 <= found.shared <= stated <= H200.shared_memory
 
 
-@compiles
 @pytest.mark.parametrize("i", range(4))
 def test_forms_of_float32_compile_and_their_bytes_are_bounded(
     i: int, monkeypatch: pytest.MonkeyPatch
@@ -191,7 +189,6 @@ def test_forms_of_float32_compile_and_their_bytes_are_bounded(
     assert stated - 1024 <= found.shared <= stated <= H200.shared_memory
 
 
-@compiles
 def test_the_public_functions_compile_in_it() -> None:
     x, weight = operand(12608, 768, False), operand(3072, 768, False)
     for kernels, name in (("any", "gemm_gluon_kernel"), ("tl", "gemm_tma_kernel")):
@@ -216,7 +213,6 @@ def test_reasons() -> None:
         assert "products in Gluon: " in str(triton_kernels.capabilities())
 
 
-@compiles
 def test_a_triton_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or with other names in it: products compile in the other kernels, and it is said why."""
     availability.lacking.cache_clear()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from marks import compiles, needs_hopper
+from marks import needs_hopper
 from torch import Tensor
 
 import triton_kernels
@@ -103,7 +103,6 @@ def operand(rows: int, columns: int, by_columns: bool, device: torch.device = ME
     return torch.empty(rows, columns, device=device)
 
 
-@compiles
 @pytest.mark.parametrize("form", FMA_FORMS, ids=lambda form: "x".join(map(str, form.tiles[:3])))
 def test_each_form_compiles_to_multiply_adds(
     form: Configuration, monkeypatch: pytest.MonkeyPatch
@@ -135,7 +134,6 @@ def test_each_form_compiles_to_multiply_adds(
         assert not re.search(r"\b(?:STL|LDL)\b", step)
 
 
-@compiles
 def test_unaligned_operands_are_copied_as_they_lie() -> None:
     a, b = operand(130, 263, False), operand(263, 201, False)
     with compiling(90) as launches:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from marks import compiles, needs_hopper
+from marks import needs_hopper
 from torch import Tensor
 
 import triton_kernels
@@ -34,7 +34,6 @@ def empty(rows: int, columns: int, by_columns: bool = False) -> Tensor:
     return torch.empty(rows, columns, dtype=BF16, device=META)
 
 
-@compiles
 @pytest.mark.parametrize(("N", "bits"), [(301, "16"), (302, "32"), (300, "64")])
 @pytest.mark.parametrize("tiles", [(256, 128), (128, 128), (128, 192)], ids=str)
 def test_results_by_elements_leave_registers_for_the_sums(
@@ -77,7 +76,6 @@ def test_results_by_elements_against_float64(form: Configuration, N: int) -> Non
         torch.testing.assert_close(each.double(), right, rtol=2**-8, atol=2**-8)
 
 
-@compiles
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
 def test_relu_selects_before_results_are_rounded(form: Configuration) -> None:
     """Two results are rounded at once then. LLVM alone would round first in some forms, and select
@@ -219,7 +217,6 @@ def test_any_order_of_tiles_is_the_same_kernel_and_product(
         assert compiled is want[1]
 
 
-@compiles
 @pytest.mark.parametrize("a_across", [False, True])
 @pytest.mark.parametrize("b_across", [False, True])
 def test_the_choice_knows_whose_rows_go_across_K(

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 import torch
-from marks import compiles
 
 import triton_kernels
 from compare.compiling import machine_code
@@ -15,7 +14,6 @@ from triton_kernels.interpreter import cross_compile
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 
-@compiles
 @DTYPES
 @pytest.mark.parametrize("shape", [(5000, 1101), (5000, 2049), (5000, 9001)], ids=str)
 def test_all_loads_but_those_at_the_ends_are_of_128_bits(
@@ -48,7 +46,6 @@ ROWS = {
 }
 
 
-@compiles
 @DTYPES
 @pytest.mark.parametrize(("rows", "alone"), ROWS.items(), ids=str)
 def test_which_rows_are_added_by_which_kernel(
