@@ -86,13 +86,14 @@ def test_torch_compile_does_not_keep_what_it_chose_while_others_ran(
     """Neither in the processes nor in the one that times, which else would not find the kernels."""
     import torch._inductor.config as settings
 
-    monkeypatch.setattr(settings, "autotune_local_cache", True)
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     warm_up._begin()
-    warm_up.compile_one(CASES[0], ["triton"])
-    assert settings.autotune_local_cache is True
-    warm_up.compile_one(CASES[0], ["triton", "compile"])
-    assert settings.autotune_local_cache is False
+    # By torch's own means: monkeypatch would delete the setting, and Inductor fail from then on.
+    with settings.patch(autotune_local_cache=True):
+        warm_up.compile_one(CASES[0], ["triton"])
+        assert settings.autotune_local_cache is True
+        warm_up.compile_one(CASES[0], ["triton", "compile"])
+        assert settings.autotune_local_cache is False
     assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
     assert not set(warm_up._compiled(["eager", "max-autotune", "cublaslt"]))
