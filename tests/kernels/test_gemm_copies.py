@@ -57,7 +57,7 @@ def test_a_slow_pitch_speaks_for_tiles_that_load_less() -> None:
 def test_slow_pitches_are_copied_where_that_pays(
     M: int, N: int, K: int, copies: tuple[bool, bool]
 ) -> None:
-    """In every kernel by descriptors; and what is not copied is what the launch says."""
+    """And the launch copies so, once for both."""
     asked = launch.lying(problem(M, N, K), (K, 1), (1, K))
     assert choose(asked, H200).copies == copies
     with compiling(90) as launches:
