@@ -231,10 +231,10 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
             if multiply_adds and not suits(form.tiles, M, 8):
                 continue
             m, n, *_ = form.tiles
-            if form.TURNED and (
-                n > NARROW if m <= few_rows.ROWS else m >= (M if n < CROWDED else 2 * M)
-            ):
-                continue
+            if form.TURNED:
+                flat, most = m <= few_rows.ROWS, M if n < CROWDED else 2 * M
+                if (flat and n > NARROW) or (not flat and m >= most):
+                    continue
             parts = parts_of(form, problem, gpu, multiply_adds)
             if not form.ALTERNATE:
                 ways.append((form, reached, [1, *parts]))
