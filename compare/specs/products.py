@@ -125,21 +125,24 @@ FEW_ROWS: dict[str, list[Cut]] = {
 
 # The forms of triton_kernels.gemm.gluon, on several tiles in both directions, with tails; then with
 # K in parts: by one consumer and two, of tiles whose columns are not a power of two.
-GLUON: list[Cut] = [((132, 328, 264), 1), ((402, 168, 264), 3), ((328, 264, 1552), 2)]
-GLUON += [((224, 520, 1552), 2), ((304, 432, 1552), 6), ((386, 272, 2064), 6)]
-GLUON += [((130, 136, 136), 8), ((132, 272, 40), 2), ((66, 496, 40), 7), ((130, 400, 136), 6)]
+GLUON: list[Cut] = [((132, 328, 264), 1), ((402, 168, 264), 3), ((270, 288, 40), 6)]
+GLUON += [((224, 520, 1552), 2), ((208, 744, 3088), 1), ((386, 328, 2064), 6)]
+GLUON += [((130, 136, 136), 8), ((136, 784, 40), 4), ((66, 496, 40), 7), ((130, 400, 136), 6)]
+GLUON += [((518, 264, 264), 2), ((518, 296, 520), 2)]
 GLUON += [((66, 136, 40), 11), ((72, 144, 1032), 19), ((72, 288, 3088), 18)]
 GLUON += [((66, 488, 4112), 14), ((196, 136, 4112), 21), ((66, 392, 3088), 13)]
 # Those that compute the transpose, of products without an addend; some with K in parts.
-GLUON_TURNED: list[Cut] = [((196, 200, 264), 6), ((258, 272, 264), 6), ((288, 656, 1040), 2)]
-GLUON_TURNED += [((488, 200, 264), 6), ((386, 328, 1544), 1), ((578, 72, 264), 6)]
-GLUON_TURNED += [((458, 136, 40), 6), ((578, 392, 264), 14), ((518, 264, 264), 4)]
+GLUON_TURNED: list[Cut] = [((196, 200, 264), 6), ((258, 584, 1544), 1), ((294, 296, 40), 3)]
+GLUON_TURNED += [((468, 392, 40), 6), ((488, 200, 264), 6), ((386, 456, 1040), 2)]
+GLUON_TURNED += [((422, 344, 1544), 1), ((164, 520, 48), 2), ((288, 656, 1040), 2)]
+GLUON_TURNED += [((336, 552, 1040), 2), ((400, 520, 272), 1), ((578, 72, 264), 6)]
+GLUON_TURNED += [((478, 392, 40), 14), ((578, 392, 264), 14), ((518, 264, 264), 4)]
 GLUON_TURNED += [((452, 392, 272), 5), ((258, 360, 48), 1), ((262, 200, 3088), 19)]
 GLUON_TURNED += [((36, 72, 48), 23), ((66, 272, 48), 5), ((36, 72, 1552), 84), ((70, 72, 3088), 26)]
 # Of 16 bits two side by side, for the rest of the columns, and of the rows. The latter have no
 # addend; one of the two computes the transpose.
-GLUON_BESIDE: list[Cut] = [((326, 392, 3080), 2), ((304, 72, 3080), 1)]
-GLUON_BESIDE_TURNED: list[Cut] = [((260, 280, 2056), 4), ((536, 136, 2056), 4)]
+GLUON_BESIDE: list[Cut] = [((132, 648, 1040), 1), ((386, 136, 1032), 1)]
+GLUON_BESIDE_TURNED: list[Cut] = [((132, 272, 2056), 1), ((260, 136, 2056), 1)]
 # And for up to 32 rows, whole and with K in parts.
 GLUON_FEW: list[Cut] = [((5, 136, 1032), 1), ((5, 264, 40), 1), ((20, 136, 2056), 1)]
 GLUON_FEW += [((20, 264, 40), 1), ((5, 136, 2056), 12), ((20, 136, 2056), 9)]

@@ -155,7 +155,8 @@ def test_the_check_reaches_every_form() -> None:
                 for each in asked if dtype != single else ():
                     other = choose(each._replace(N=N - 3), gpu)
                     assert choose(each, gpu).kind == other.kind == form.kind
-            assert reached == {form.of_dtype(dtype) for form in forms}
+            able = [form for form in forms if dtype in halves or not form.by_registers]
+            assert reached == {form.of_dtype(dtype) for form in able}
     assert several >= 24
     sides = {(warps, columns) for warps, _, columns, _ in parts}
     assert sides >= {(1, 64), (1, 128), (1, 160), (1, 192), (2, 64)}
@@ -202,7 +203,8 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
         tiles.add(" ".join(words))
     tiles.add("128×64×64")  # with K in parts
     every = set(itertools.product(("float16", "bfloat16"), tiles))
-    wide = ("64×160×32", "128×192×32", "128×128×32 alternate", "64×256×32", "64×128×32")
+    wide = ("64×64×64", "64×192×32", "128×192×32", "128×128×32 alternate", "64×256×32")
+    wide += ("64×128×32",)
     every |= {("float32/tf32", tile) for tile in wide}
     every |= {("float32/f16x3", tile) for tile in ("128×128×64", "64×128×64", "64×64×64")}
     every |= {("float32", "×".join(map(str, form.tiles[:3]))) for form in FMA_FORMS}

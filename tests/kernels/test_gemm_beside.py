@@ -46,8 +46,8 @@ PAIRS = [
 
 
 # A product of a little more than a wave, and what is chosen for it.
-SHAPE = 4432, 960, 15808
-CHOSEN = of(128, 160)._replace(rest=Rest(False, 2816, of(64, 192)))
+SHAPE = 4240, 1536, 9408
+CHOSEN = of(128, 256)._replace(rest=Rest(False, 2816, of(288, 64)))
 
 
 def ids(form: Configuration) -> str:
@@ -61,8 +61,8 @@ def ids(form: Configuration) -> str:
 
 
 def test_a_product_of_a_little_more_than_a_wave_gets_a_pair() -> None:
-    """In tiles of 128×160 the first 2816 of 4432 rows are a wave, and the rest are 130 tiles of
-    64×192, which are another. All rows would be two waves of the former."""
+    """In tiles of 128×256 the first 2816 of 4240 rows are a wave, and the rest are 120 tiles of
+    288×64, which are another. All rows would be two waves of the former."""
     chosen = choose(problem(*SHAPE), H200)
     assert chosen == CHOSEN
     _, alone = fastest(problem(*SHAPE), H200)
@@ -307,7 +307,7 @@ def test_on_two_streams_and_replayed_calls(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.gpu_only
 @needs_hopper
 def test_a_pair_is_faster_than_one_where_it_is_chosen() -> None:
-    """On an H200 it took 57 µs, and each configuration alone 64 or more; here it is only not
+    """On an H200 it took 165 µs, and each configuration alone 171 or more; here it is only not
     slower."""
     M, N, K = SHAPE
     one, _ = fastest(problem(M, N, K), H200)

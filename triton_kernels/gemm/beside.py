@@ -44,14 +44,14 @@ def beside(
     count, peak = gpu.multiprocessors, peaks(gpu)
     bandwidth, flops = peak.bandwidth * model.MEMORY, peak.flops * model.SUSTAINED
     elements = M * K + K * N + M * N * (2 if problem.c else 1)
-    tiles: list[tuple[Configuration, float]] = []
+    tiles: list[tuple[Configuration, int, int, float]] = []
     for form, reached in forms:
-        of_one = problem._replace(M=form.tiles.BLOCK_M, N=form.tiles.BLOCK_N)
-        (each,) = model.timed(of_one, gpu)(form, reached, [1])
-        tiles.append((form, each))
-    fastest = min(each / _area(form) for form, each in tiles)
+        m, n, *_ = form.tiles
+        (each,) = model.timed(problem._replace(M=m, N=n), gpu)(form, reached, [1])
+        tiles.append((form, m, n, each))
+    fastest = min(each / (m * n) for _, m, n, each in tiles)
     least, best = ENOUGH * alone, None
-    for first, each in tiles:
+    for first, m, n, each in tiles:
         for across, begin in _cuts(first, M, N, count):
             rest = (M, N - begin) if across else (M - begin, N)
             number = first.tiles_of(*((M, begin) if across else (begin, N)))
@@ -65,21 +65,19 @@ def beside(
                 continue
             # Both read all of one operand, at different times.
             moved = elements + (M * K if across else K * N)
-            for second, other in tiles:
-                more, longer = second.tiles_of(*rest), other + STARTING
+            for second, rows, columns, other in tiles:
+                # -(-x // y) is cdiv(x, y) without a call: this runs for every pair of forms.
+                more = -(-rest[0] // rows) * -(-rest[1] // columns)
+                longer = other + STARTING
                 if (used + more * longer) / count >= least:
                     continue
                 busy = _end(ready, last, count - late, late, longer, more)
-                power = 2 * K * (number * _area(first) + more * _area(second)) / flops
+                power = 2 * K * (number * m * n + more * rows * columns) / flops
                 busy = (busy**12 + power**12) ** (1 / 12)
                 time = math.hypot(busy, moved * dtype.itemsize / bandwidth)
                 if time < least:
                     least, best = time, first._replace(rest=Rest(across, begin, second))
     return best
-
-
-def _area(form: Configuration) -> int:
-    return form.tiles.BLOCK_M * form.tiles.BLOCK_N
 
 
 def _cuts(first: Configuration, M: int, N: int, count: int) -> Iterator[tuple[bool, int]]:

@@ -158,10 +158,10 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
     M = problem.M
     if M > MANY and M % SHARED:
         return choose(problem._replace(M=SHARED * cdiv(M, SHARED)), gpu)
-    one, seconds = fastest(problem, gpu)
+    ways = candidates(problem, gpu)
+    one, seconds = fastest(problem, gpu, ways)
     if seconds < SHORT or problem.dtype not in HALVES or problem.M <= few_rows.ROWS:
         return one
-    ways = candidates(problem, gpu)
     forms = [(f, r) for f, r, cuts in ways if _pairs(f) and cuts[0] == 1]
     if not forms:
         return one
@@ -175,9 +175,12 @@ def _pairs(form: Configuration) -> bool:
     return form.gluon and not form.ALTERNATE and form.tiles.BLOCK_M > few_rows.ROWS
 
 
-def fastest(problem: Problem, gpu: Gpu) -> tuple[Configuration, float]:
-    """The fastest candidate by the model, and its seconds; 0 if there is no choice."""
-    ways, each_way = candidates(problem, gpu), copyings(problem)
+def fastest(
+    problem: Problem, gpu: Gpu, ways: list[Splits] | None = None
+) -> tuple[Configuration, float]:
+    """The fastest candidate by the model, and its seconds; 0 if there is no choice. ``ways``: the
+    candidates, if they are known."""
+    ways, each_way = ways or candidates(problem, gpu), copyings(problem)
     if len(ways) == len(each_way) == 1 and ways[0][2] == WHOLE:
         return ways[0][0], 0.0
     least = math.inf

@@ -99,15 +99,15 @@ class Configuration(NamedTuple):
     Attributes:
         tma: whether the kernel loads by descriptors. If not, it is gemm_bias_act_kernel, which
             loads through pointers. Precision "f16x3" has only gemm_f16x3_kernel, by descriptors.
-        tiles: its tiles. In gemm_gluon_kernel BLOCK_N may also be 160 or 192, and num_warps counts
-            the warps that multiply.
+        tiles: its tiles. In gemm_gluon_kernel BLOCK_N may also be a sum of two or three powers of
+            two, BLOCK_M may be 192, and num_warps counts the warps that multiply.
         SUBTILES: the number of parts of a tile's columns that the epilogue stores one after the
             other, by descriptors.
         gluon: whether the kernel by descriptors is one of gemm.gluon, and not gemm_tma_kernel:
             gemm_gluon_kernel, or gemm_gluon_fma_kernel for multiply-adds.
         ALTERNATE: whether in gemm_gluon_kernel each group of four warps has its own tiles.
-        TURNED: whether gemm_gluon_kernel computes the transpose, bᵀ·aᵀ. Then BLOCK_M, and not
-            BLOCK_N, is a sum of up to three powers of two: 16, 32, 96, 160 up to 320.
+        TURNED: whether gemm_gluon_kernel computes the transpose, bᵀ·aᵀ. Then BLOCK_M is such a sum,
+            16 up to 320, and BLOCK_N may be 192.
         SPLIT: the largest number of parts into which K is split, for tiles that would not fill all
             multiprocessors.
         rest: what another configuration computes of the result, see gemm.beside.
@@ -129,6 +129,18 @@ class Configuration(NamedTuple):
     def kind(self) -> Configuration:
         """The configuration without what may differ from call to call of its kernel."""
         return self._replace(SPLIT=1, rest=None, copies=(False, False))
+
+    @property
+    def by_registers(self) -> bool:
+        """Whether the consumers of gemm_gluon_kernel load rows to registers: there are three, or
+        two whose tiles have three blocks of columns. With one nobody would multiply meanwhile. Two
+        consumers of two blocks take 0.93 to 0.99 times as long without (five forms, 75 to 99
+        products each, H200)."""
+        columns = self.tiles.BLOCK_M if self.TURNED else self.tiles.BLOCK_N
+        consumers = self.tiles.num_warps // WARPS
+        return not self.ALTERNATE and (
+            consumers > 2 or (consumers == 2 and columns.bit_count() > 2)
+        )
 
     def of_dtype(self, dtype: torch.dtype) -> Configuration:
         """The same configuration, which is for 16-bit matrices, for another dtype: a step of K and

@@ -1,20 +1,26 @@
 """The matrix product on the tensor cores of compute capability 9.0, in Gluon: of 16-bit matrices,
 and of float32 matrices in tf32, which is Gluon's precision for them.
 
-A program consists of a producer, which is one warp that loads, and of one or two consumers, which
+A program consists of a producer, which is one warp that loads, and of one to three consumers, which
 are groups of four warps that multiply. It computes one tile after the other. Shared memory has
 STAGES stages, each for one step of K. A stage is full when its loads have arrived, and empty when
 every consumer that reads it has multiplied it; there is a barrier for each. The producer runs ahead
 of the consumers by up to STAGES stages, also past the end of a tile. So the next tile's loads run
 during this tile's epilogue.
 
-With two consumers each has half the rows of a tile. With ALTERNATE each has its own tiles, so that
-one multiplies while the other does its epilogue, and a third barrier passes the turn to multiply
-from one to the other.
+With several consumers each has as many rows of a tile. With ALTERNATE each of two has its own
+tiles, so that one multiplies while the other does its epilogue, and a third barrier passes the turn
+to multiply from one to the other.
 
 The number of a block's columns is a power of two. So other tiles have several blocks, each with its
 accumulator: of 160 and 192 columns two, BLOCK_N = 128 + 32 and 128 + 64, of 224 three,
-128 + 64 + 32, of 288 and 320 two again, 256 + 32 and 256 + 64.
+128 + 64 + 32, of 288 and 320 two again, 256 + 32 and 256 + 64. So is the number of a block's rows:
+with three consumers each loads a block of its own.
+
+A wgmma reads a's rows from shared memory for each block of columns, and b's columns for each
+consumer. With three blocks or three consumers that takes longer than the products. There, with
+BY_REGISTERS, a consumer loads its rows to registers, multiplies them by all blocks, and waits for
+the products, while the other consumers multiply.
 
 An epilogue stores a tile in parts, from two buffers of each consumer in turn, so that one part is
 stored while the next is computed. All else that a tile needs, its place and its bias, is known
@@ -128,9 +134,15 @@ def _origin(
 
 
 @gluon.constexpr_function
-def _bytes(descs):
+def _blocks(buffers):
+    """The blocks of a tile's rows, each of which has its buffers of all stages."""
+    return buffers[0].shape[0] // buffers[1].shape[0]
+
+
+@gluon.constexpr_function
+def _bytes(descs, blocks):
     """The bytes of a stage."""
-    return sum(desc.block_type.nbytes for desc in descs)
+    return sum(desc.block_type.nbytes for desc in [descs[0]] * (blocks - 1) + [*descs])
 
 
 @gluon.jit
@@ -140,8 +152,12 @@ def _load(
 ):  # fmt: skip
     """Start the loads of one step of K into a stage."""
     bar = full.index(stage)
-    mbarrier.expect(bar, _bytes(descs), pred=pred)
-    load_tile(descs[0], [k, m] if A_T else [m, k], bar, buffers[0].index(stage), pred=pred)
+    BLOCKS: gl.constexpr = _blocks(buffers)
+    mbarrier.expect(bar, _bytes(descs, BLOCKS), pred=pred)
+    for i in gl.static_range(BLOCKS):
+        block = buffers[0].index(stage * BLOCKS + i)
+        load_tile(descs[0], [k, m] if A_T else [m, k], bar, block, pred=pred)
+        m += descs[0].block_shape[1 if A_T else 0]
     for i in gl.static_range(1, len(buffers)):
         load_tile(descs[i], [n, k] if B_T else [k, n], bar, buffers[i].index(stage), pred=pred)
         n += descs[i].block_shape[0 if B_T else 1]
@@ -422,12 +438,15 @@ def _sum(sums, parts, SIZE: gl.constexpr, acc):
 
 
 @gluon.jit
-def _rows(a, ROW: gl.constexpr, ROWS: gl.constexpr, A_T: gl.constexpr):
-    """A consumer's rows of a stage of a."""
+def _rows(buffers, stage, ROW: gl.constexpr, ROWS: gl.constexpr, A_T: gl.constexpr):
+    """A consumer's rows of a stage of a: a part of the only block, or one of several blocks."""
+    BLOCKS: gl.constexpr = _blocks(buffers)
+    FIRST: gl.constexpr = ROW if BLOCKS == 1 else 0
+    a = buffers[0].index(stage * BLOCKS + (ROW - FIRST) // ROWS)
     if A_T:
-        a = a.slice(ROW, ROWS, 1).permute((1, 0))
+        a = a.slice(FIRST, ROWS, 1).permute((1, 0))
     else:
-        a = a.slice(ROW, ROWS, 0)
+        a = a.slice(FIRST, ROWS, 0)
     return a
 
 
@@ -497,17 +516,33 @@ def _meet(accs, part, mine, split, SIZE: gl.constexpr):
 
 
 @gluon.jit
-def _multiply(buffers, stage, accs, more, ROW: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr):
+def _multiply(
+    buffers, stage, accs, more,
+    ROW: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, BY_REGISTERS: gl.constexpr,
+):  # fmt: skip
     """Start the products of a step, which add to the sums if ``more``, and wait for those of the
-    step before. Before the first step there are none; the wait only gives the sums their type."""
-    a = _rows(buffers[0].index(stage), ROW, accs[0].shape[0], A_T)
+    step before; BY_REGISTERS for these themselves. Before the first step there are none; the wait
+    only gives the sums their type."""
+    a = _rows(buffers, stage, ROW, accs[0].shape[0], A_T)
+    if BY_REGISTERS:
+        a = a.load(_operand(accs[0]))
     started = ()
     for i in gl.static_range(len(accs)):
         b = buffers[i + 1].index(stage)
         if B_T:
             b = b.permute((1, 0))
+        if BY_REGISTERS:  # only the name of the layout differs
+            a = gl.convert_layout(a, _operand(accs[i]), assert_trivial=True)
         started += (warpgroup_mma(a, b, accs[i], use_acc=more, is_async=True),)
-    return _awaited(started, len(accs))
+    if BY_REGISTERS:  # the wait keeps a until then
+        started += (a,)
+    return _awaited(started, 0 if BY_REGISTERS else len(accs))[: len(accs)]
+
+
+@gluon.constexpr_function
+def _operand(acc):
+    """The layout of 16-bit rows in registers that are multiplied for an accumulator."""
+    return gl.DotOperandLayout(0, acc.type.layout, 2)
 
 
 @gluon.jit
@@ -547,6 +582,7 @@ def _consume(
     TURNED: gl.constexpr, UNIT: gl.constexpr, ALIGN: gl.constexpr,
     CONSUMERS: gl.constexpr, ALTERNATE: gl.constexpr, PART_N: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    BY_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """A consumer's work: the products and epilogues of its own tiles if ALTERNATE, else of its rows
     of every tile."""
@@ -580,7 +616,9 @@ def _consume(
             mbarrier.wait(turn.index(CONSUMER), turns)
             turns ^= 1
         mbarrier.wait(full.index(stage), phase)
-        accs = _multiply(buffers, stage, accs, False, ROW, A_T, B_T)
+        accs = _multiply(buffers, stage, accs, False, ROW, A_T, B_T, BY_REGISTERS)
+        if BY_REGISTERS:
+            mbarrier.arrive(empty.index(stage), count=1)
         stage, phase = _advanced(stage, phase, STAGES)
         if not ALTERNATE:
             place = _place(
@@ -589,16 +627,20 @@ def _consume(
         m, n, biases = place
         for _ in range(first + 1, end):
             mbarrier.wait(full.index(stage), phase)
-            accs = _multiply(buffers, stage, accs, True, ROW, A_T, B_T)
-            # The step before has been multiplied; this one's products run on.
-            before = gl.where(stage == 0, STAGES - 1, stage - 1)
-            mbarrier.arrive(empty.index(before), count=1)
+            accs = _multiply(buffers, stage, accs, True, ROW, A_T, B_T, BY_REGISTERS)
+            if BY_REGISTERS:
+                mbarrier.arrive(empty.index(stage), count=1)
+            else:  # the step before has been multiplied; this one's products run on
+                before = gl.where(stage == 0, STAGES - 1, stage - 1)
+                mbarrier.arrive(empty.index(before), count=1)
             stage, phase = _advanced(stage, phase, STAGES)
         if ALTERNATE:
             mbarrier.arrive(turn.index(1 - CONSUMER), count=1)
-        accs = _relaid(_awaited(accs, 0))
-        before = gl.where(stage == 0, STAGES - 1, stage - 1)
-        mbarrier.arrive(empty.index(before), count=1)
+        if not BY_REGISTERS:
+            accs = _awaited(accs, 0)
+            before = gl.where(stage == 0, STAGES - 1, stage - 1)
+            mbarrier.arrive(empty.index(before), count=1)
+        accs = _relaid(accs)
         last = True
         if split[0] is not None:
             mine = tile * CONSUMERS + CONSUMER
@@ -652,12 +694,14 @@ def gemm_gluon_kernel(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr,
+    BY_REGISTERS: gl.constexpr,
     WAITS: gl.constexpr,
     BESIDE: gl.constexpr,
 ):
     """Each program computes every num_programs-th tile of out, or part of a tile.
 
-    If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K].
+    If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K]. A block
+    of a_desc has all rows of a tile, or those of one of three consumers.
     second_desc and third_desc also describe b, with blocks of the columns that those before leave
     of a tile, or are None.
 
@@ -672,7 +716,8 @@ def gemm_gluon_kernel(
     both; or "".
     """
     descs = (a_desc, b_desc)
-    buffers = (_stages_of(a_desc, STAGES), _stages_of(b_desc, STAGES))
+    BLOCKS: gl.constexpr = BLOCK_M // a_desc.block_shape[1 if A_T else 0]
+    buffers = (_stages_of(a_desc, STAGES * BLOCKS), _stages_of(b_desc, STAGES))
     if second_desc is not None:
         descs += (second_desc,)
         buffers += (_stages_of(second_desc, STAGES),)
@@ -707,18 +752,39 @@ def gemm_gluon_kernel(
     for i in gl.static_range(STAGES):
         k = (first + i) * BLOCK_K
         _load(descs, buffers, full, i, m, n, k, i < loaded, A_T, B_T)
-    # Registers per thread: 240 in consumers, 24 in the producer.
-    if CONSUMERS == 2:
+    # Registers per thread: 240 in consumers, 160 in three of them, 24 in the producer.
+    if CONSUMERS == 3:
         gl.warp_specialize(
             [
                 (_consume, (0, buffers, barriers, size, begin, split, group_m, bias_ptr,
                             c_ptr, c_strides, scalars, outs, out_strides, ACT, A_T, B_T,
                             OUT_TMA, TURNED, UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M,
-                            BLOCK_N, BLOCK_K, STAGES)),
+                            BLOCK_N, BLOCK_K, STAGES, BY_REGISTERS)),
                 (_consume, (1, buffers, barriers, size, begin, split, group_m, bias_ptr,
                             c_ptr, c_strides, scalars, outs, out_strides, ACT, A_T, B_T,
                             OUT_TMA, TURNED, UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M,
-                            BLOCK_N, BLOCK_K, STAGES)),
+                            BLOCK_N, BLOCK_K, STAGES, BY_REGISTERS)),
+                (_consume, (2, buffers, barriers, size, begin, split, group_m, bias_ptr,
+                            c_ptr, c_strides, scalars, outs, out_strides, ACT, A_T, B_T,
+                            OUT_TMA, TURNED, UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M,
+                            BLOCK_N, BLOCK_K, STAGES, BY_REGISTERS)),
+                (_produce, (descs, buffers, barriers, size, begin, split, group_m, loaded, A_T,
+                            B_T, ALIGN, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
+            ],
+            [4, 4, 1],
+            [160, 160, 24],
+        )  # fmt: skip
+    elif CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (_consume, (0, buffers, barriers, size, begin, split, group_m, bias_ptr,
+                            c_ptr, c_strides, scalars, outs, out_strides, ACT, A_T, B_T,
+                            OUT_TMA, TURNED, UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M,
+                            BLOCK_N, BLOCK_K, STAGES, BY_REGISTERS)),
+                (_consume, (1, buffers, barriers, size, begin, split, group_m, bias_ptr,
+                            c_ptr, c_strides, scalars, outs, out_strides, ACT, A_T, B_T,
+                            OUT_TMA, TURNED, UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M,
+                            BLOCK_N, BLOCK_K, STAGES, BY_REGISTERS)),
                 (_produce, (descs, buffers, barriers, size, begin, split, group_m, loaded, A_T,
                             B_T, ALIGN, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
             ],
@@ -731,7 +797,7 @@ def gemm_gluon_kernel(
                 (_consume, (0, buffers, barriers, size, begin, split, group_m, bias_ptr,
                             c_ptr, c_strides, scalars, outs, out_strides, ACT, A_T, B_T,
                             OUT_TMA, TURNED, UNIT, ALIGN, CONSUMERS, ALTERNATE, PART_N, BLOCK_M,
-                            BLOCK_N, BLOCK_K, STAGES)),
+                            BLOCK_N, BLOCK_K, STAGES, BY_REGISTERS)),
                 (_produce, (descs, buffers, barriers, size, begin, split, group_m, loaded, A_T,
                             B_T, ALIGN, BLOCK_M, BLOCK_N, BLOCK_K, STAGES)),
             ],

@@ -27,14 +27,16 @@ class Blocks:
     """The blocks of a launch's descriptors.
 
     Attributes:
-        a: the block of a.
+        a: the block of a: all rows of a tile, or those of one of three consumers.
         b: the blocks of b, whose columns are a tile's; None for those that a tile lacks.
         part: the number of columns that a consumer stores at once.
         out: the block that it stores, of PART_M rows.
     """
 
     def __init__(self, chosen: Configuration, a_t: bool, b_t: bool) -> None:
-        m, n, k, *_ = tiles_of(chosen)
+        m, n, k, _, warps, _ = tiles_of(chosen)
+        if m & (m - 1):  # not a power of two: each consumer has a block
+            m //= warps // WARPS
         self.a = (k, m) if a_t else (m, k)
         self.b: list[Block | None] = [(each, k) if b_t else (k, each) for each in split(n)]
         self.b += [None] * (MOST - len(self.b))
@@ -203,6 +205,7 @@ def _prepared(
         BLOCK_N=n,
         BLOCK_K=k,
         STAGES=stages,
+        BY_REGISTERS=chosen.by_registers,
         num_warps=WARPS,
         **_launch.waiting(waits),
         BESIDE=beside,
