@@ -8,19 +8,19 @@ every consumer that reads it has multiplied it; there is a barrier for each. The
 of the consumers by up to STAGES stages, also past the end of a tile. So the next tile's loads run
 during this tile's epilogue.
 
-With several consumers each has as many rows of a tile. With ALTERNATE each of two has its own
-tiles, so that one multiplies while the other does its epilogue, and a third barrier passes the turn
-to multiply from one to the other.
+With several consumers each has an equal share of a tile's rows. With ALTERNATE each of two has its
+own tiles, so that one multiplies while the other does its epilogue, and a third barrier passes the
+turn to multiply from one to the other.
 
 The number of a block's columns is a power of two. So other tiles have several blocks, each with its
 accumulator: of 160 and 192 columns two, BLOCK_N = 128 + 32 and 128 + 64, of 224 three,
 128 + 64 + 32, of 288 and 320 two again, 256 + 32 and 256 + 64. So is the number of a block's rows:
 with three consumers each loads a block of its own.
 
-A wgmma reads a's rows from shared memory for each block of columns, and b's columns for each
-consumer. With three blocks or three consumers that takes longer than the products. There, with
-BY_REGISTERS, a consumer loads its rows to registers, multiplies them by all blocks, and waits for
-the products, while the other consumers multiply.
+A consumer's products read its rows of a from shared memory once for each block of columns, and
+all columns of b. With three blocks or three consumers these reads take longer than the products.
+Then, with BY_REGISTERS, a consumer loads its rows to registers first, multiplies them by all
+blocks, and waits for these products, while the other consumers multiply.
 
 An epilogue stores a tile in parts, from two buffers of each consumer in turn, so that one part is
 stored while the next is computed. All else that a tile needs, its place and its bias, is known
