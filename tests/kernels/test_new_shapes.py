@@ -56,7 +56,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], int
         318,
     ),
     "linear_gelu by descriptors": (tk.linear_gelu, lambda n: layer(n, 128, 256, BF16), 302),
-    "linear_gelu, copied": (tk.linear_gelu, lambda n: layer(n, 129, 255, BF16), 366),
+    "linear_gelu, copied": (tk.linear_gelu, lambda n: layer(n, 129, 255, BF16), 370),
 }
 
 

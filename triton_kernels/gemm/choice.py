@@ -42,6 +42,7 @@ from triton_kernels.gemm import few_rows, model
 from triton_kernels.gemm.beside import SHORT, beside
 from triton_kernels.gemm.configurations import (
     ALIGNED,
+    FEW_ROWS,
     HALVES,
     SLOW,
     Configuration,
@@ -160,7 +161,7 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
         return choose(problem._replace(M=SHARED * cdiv(M, SHARED)), gpu)
     ways = candidates(problem, gpu)
     one, seconds = fastest(problem, gpu, ways)
-    if seconds < SHORT or problem.dtype not in HALVES or problem.M <= few_rows.ROWS:
+    if seconds < SHORT or problem.dtype not in HALVES or problem.few_rows:
         return one
     forms = [(f, r) for f, r, cuts in ways if _pairs(f) and cuts[0] == 1]
     if not forms:
@@ -172,7 +173,7 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
 
 def _pairs(form: Configuration) -> bool:
     """Whether a configuration may be one of a pair."""
-    return form.gluon and not form.ALTERNATE and form.tiles.BLOCK_M > few_rows.ROWS
+    return form.gluon and not form.ALTERNATE and form.tiles.BLOCK_M > FEW_ROWS
 
 
 def fastest(
@@ -199,7 +200,7 @@ def fastest(
 def copyings(problem: Problem) -> list[tuple[bool, bool]]:
     """The ways of copying operands with a slow pitch, as in a Configuration. For few rows that
     never pays."""
-    if problem.M <= few_rows.ROWS or SLOW not in problem.pitches:
+    if problem.M <= FEW_ROWS or SLOW not in problem.pitches:
         return [NEITHER]
     of_a, of_b = ((False, True) if pitch == SLOW else (False,) for pitch in problem.pitches)
     return list(itertools.product(of_a, of_b))
@@ -218,7 +219,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
     """The configurations that fit, whole and with K split."""
     if problem.precision == "f16x3":
         return [(_of_parts(problem, gpu), 0.0, WHOLE)]
-    if problem.M <= few_rows.ROWS and problem.dtype in HALVES:
+    if problem.few_rows:
         return _of_few_rows(problem, gpu)
     M, K, kind, multiply_adds = problem.M, problem.K, problem.of_any_size(), not problem.by_cores
     ways: list[Splits] = []
@@ -235,7 +236,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
                 continue
             m, n, *_ = form.tiles
             if form.TURNED:
-                flat, most = m <= few_rows.ROWS, M if n < CROWDED else 2 * M
+                flat, most = m <= FEW_ROWS, M if n < CROWDED else 2 * M
                 if (flat and n > NARROW) or (not flat and m >= most):
                     continue
             parts = parts_of(form, problem, gpu, multiply_adds)
@@ -388,7 +389,7 @@ def parts_of(form: Configuration, problem: Problem, gpu: Gpu, together: bool = F
     rows, columns, depth, *_ = form.tiles
     # -(-x // y) is cdiv(x, y) without a call: this runs for every form of every new shape.
     tiles, full = -(-M // rows) * -(-N // columns), gpu.multiprocessors
-    if not form.tma and M <= few_rows.ROWS and problem.dtype in HALVES:
+    if not form.tma and problem.few_rows:
         return few_rows.parts(rows, tiles, -(-K // depth), full)
     if together or (not form.tma and model.synchronous(problem)):
         full *= model.RESIDENT

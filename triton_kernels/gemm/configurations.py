@@ -19,6 +19,7 @@ SLOW = 16
 # buffers for such parts.
 WARPS, PART_M, BUFFERS = 4, 64, 2
 DOT_ROWS = 16  # the fewest rows of a tile that tensor cores multiply through pointers
+FEW_ROWS = 2 * DOT_ROWS  # the most for which gemm.few_rows has the tiles
 KEPT_FROM = 64  # elements of a thread from which on gemm_gluon_fma_kernel keeps sums elsewhere
 
 
@@ -55,6 +56,11 @@ class Problem(NamedTuple):
     def by_cores(self) -> bool:
         """Whether tensor cores multiply; if not, multiply-adds do."""
         return self.dtype != torch.float32 or self.precision != "ieee"
+
+    @property
+    def few_rows(self) -> bool:
+        """Whether there are few rows, of 16-bit matrices: see gemm.few_rows."""
+        return self.M <= FEW_ROWS and self.dtype in HALVES
 
     def of_any_size(self, K: int = 0) -> Problem:
         """The problem without its size and how it lies in memory. What depends on the rest only is

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from triton_kernels.gemm.configurations import DOT_ROWS, Tiles
+from triton_kernels.gemm.configurations import DOT_ROWS, FEW_ROWS, Tiles
 
-ROWS = 2 * DOT_ROWS  # the most
 VECTOR_ROWS = 8
 # Rows → tiles. A step has many columns of a, because its loads are in flight together, and none of
 # the next step's are. Each tile was the fastest for some drawn products; without all of them the
@@ -31,7 +30,7 @@ SHARES = 1, 2, 3, 4, 6, 8
 
 def rows(M: int) -> int:
     """The rows of tiles for M rows on tensor cores."""
-    return DOT_ROWS if M <= DOT_ROWS else ROWS
+    return DOT_ROWS if M <= DOT_ROWS else FEW_ROWS
 
 
 def tiles(M: int, across: bool, waits: bool) -> Iterator[Tiles]:

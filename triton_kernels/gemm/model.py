@@ -31,7 +31,6 @@ from typing import NamedTuple
 
 from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu, Peaks, peaks
-from triton_kernels.gemm import few_rows
 from triton_kernels.gemm.configurations import ALIGNED, DOT_ROWS, SLOW, Configuration, Problem
 
 MEMORY = 0.9  # fraction of the peak bandwidth
@@ -169,7 +168,7 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
     copied = (M * K if of_a < 16 else 0) + (K * N if of_b < 16 else 0)
     copying = COPYING + 2 * copied * itemsize / (peak.bandwidth * MEMORY) if copied else 0.0
     step = STEP if by_cores and not synchronous(problem) else LONG_STEP
-    if M <= few_rows.ROWS and itemsize == 2:
+    if problem.few_rows:
         return _of_few(problem, gpu, moved, copying)
 
     def seconds(
