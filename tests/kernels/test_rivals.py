@@ -143,9 +143,9 @@ def test_times_of_usual_sizes_on_an_h200(
 
 
 def test_what_is_slow_is_left() -> None:
-    """Long sums whose waves are badly filled, and slow pitches: addmm alone takes 0.87 to 0.92 of
+    """Long sums whose waves are badly filled, and slow pitches: addmm alone takes 0.80 to 0.94 of
     our time with relu (H200)."""
-    for size in ((198, 14464, 10048), (2584, 11368, 13736), (3689, 10592, 4808)):
+    for size in ((198, 14464, 10048), (352, 1688, 6200), (1264, 2576, 5368), (3689, 10592, 4808)):
         assert score(*size, "gelu_tanh") < 1
         assert score(*size, "gelu_tanh", "inductor") < 1
 

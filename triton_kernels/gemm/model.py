@@ -217,7 +217,8 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
                 if not by_cores:
                     loop = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD)
                 busy = max(waves * loop, cdiv(waves, RESIDENT) * steps * step)
-            time = (busy * busy + moved * moved) ** 0.5 + (copying if tma else 0.0)
+            time = (busy**2 + moved**2) ** 0.5  # hypot without a call
+            time += copying if tma else 0.0
             if parts > 1:
                 adding = ADDING_LARGE if m * n >= 128 * 128 else ADDING
                 time += MEETING + parts * m * n * max(4, itemsize) / adding
