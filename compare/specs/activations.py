@@ -113,8 +113,9 @@ def _of_sigmoid(x: Tensor) -> Tensor:
 # 2^(x·log₂e): relative error (1.25·|x| + 5) roundings, of which the constant's is 0.22·|x|, damped
 # by sigmoid' = s·(1 − s), and s·(1 − s)·|x| ≤ 0.23. sigmoid and silu are held to this where they
 # are small, too; the others' formulas add to 1 there on one side. For 16-bit results gelu's
-# exponent is a polynomial fitted to 2⁻¹², constant from |x| = 5 on, where gelu(−|x|) < 2⁻¹⁹. In all
-# of these an exponent y < 128 with three roundings makes 2⁻¹⁵, and a divisor past 2¹²⁶ makes 0.
+# exponent is a polynomial fitted to 2⁻¹²·|gelu(x)| + 2⁻²¹, which grows too fast from |x| = 5.7 on;
+# CUDA's is constant from |x| = 5 on, where gelu(−|x|) < 2⁻¹⁹. In all of these an exponent y < 128
+# with three roundings makes 2⁻¹⁵, and a divisor past 2¹²⁶ makes 0.
 _SIGMOID_FORM = 2.0**-15, 2.0**-118
 
 # The errors of the derivatives. Polynomials of the saved tensor: one rounding per step. gelu: erf

@@ -17,6 +17,7 @@ from compare.timing.configurations import forced
 from triton_kernels import _launch
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch, model
 from triton_kernels.gemm.arguments import Gemm
+from triton_kernels.gemm.configurations import WARPS
 from triton_kernels.gemm.gluon import forms
 from triton_kernels.gemm.gluon.forms import FEW, FORMS
 from triton_kernels.interpreter.cross_compile import compiling
@@ -86,6 +87,29 @@ def test_relu_selects_before_results_are_rounded(form: Configuration) -> None:
     ptx = launches[-1].asm["ptx"]
     assert "selp.f32" in ptx
     assert "selp.b16" not in ptx
+
+
+@pytest.mark.parametrize(
+    ("tiles", "TURNED", "parts"),
+    [((64, 64), False, 1), ((64, 160), False, 5), ((192, 64), True, 3)],
+)
+def test_only_long_activations_are_in_a_loop(
+    tiles: tuple[int, int], TURNED: bool, parts: int
+) -> None:
+    """It computes half of a tile's parts at a time, rounded up."""
+    (form,) = (f for f in FORMS if f.tiles[:2] == tiles and f.TURNED == TURNED)
+    a, b, bias = empty(324, 200), empty(200, 304, True), torch.empty(304, dtype=BF16, device=META)
+    exponentials = {}
+    for act in ("silu", "gelu", "gelu_tanh"):
+        with compiling(90) as launches, forced(form):
+            triton_kernels.gemm_bias_act(a, b, bias, act=act)
+        exponentials[act] = launches[-1].asm["ptx"].count("ex2.approx")
+    # All threads have the same instructions, but consumers have each their own.
+    consumers = form.tiles.num_warps // WARPS
+    elements = tiles[0] * tiles[1] // (32 * WARPS) * (consumers if form.ALTERNATE else 1)
+    assert exponentials["silu"] == elements
+    long = elements // parts * ((parts + 1) // 2)
+    assert exponentials["gelu"] == exponentials["gelu_tanh"] == long
 
 
 @pytest.mark.gpu_only

@@ -17,7 +17,6 @@ from triton_kernels.gemm.gluon.kernels import (
     _accumulator,
     _advanced,
     _bias_row,
-    _buffers_of,
     _finish,
     _result_buffers,
 )
@@ -108,8 +107,6 @@ def _consume_parts(
     ROWS: gl.constexpr = BLOCK_M // CONSUMERS
     ROW: gl.constexpr = CONSUMER * ROWS
     lying: gl.constexpr = _accumulator(BLOCK_N)
-    out, pre, out_buffer = outs
-    outs = out, pre, _buffers_of(out_buffer, CONSUMER)
     steps = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     stage = gl.to_tensor(0)
@@ -156,7 +153,7 @@ def _consume_parts(
         acc = acc * gl.minimum(by_row, by_column) * gl.maximum(by_row, by_column)
         row = _bias_row(bias_ptr, n, N, BLOCK_N, lying)
         _finish(
-            acc, row, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
+            (acc,), (row,), m, n, size, c_ptr, c_strides, scalars, outs, out_strides, CONSUMER,
             bias_ptr is not None, ACT, OUT_TMA, False, UNIT, PART_N,
         )  # fmt: skip
     if OUT_TMA:
