@@ -369,10 +369,11 @@ def _cut(acc, PART_N: gl.constexpr):
 
 
 @gluon.constexpr_function
-def _at_once(ACT, parts):
+def _at_once(parts, ACT, OUT_TMA):
     """How many parts an iteration of the epilogue's loop stores: all if the activation takes up to
-    five instructions, else half of them."""
-    return parts if ACT in (none, relu, leaky_relu, half_silu, half_sigmoid) else (parts + 1) // 2
+    five instructions and a descriptor stores them, else half of them."""
+    short = ACT in (none, relu, leaky_relu, half_silu, half_sigmoid)
+    return parts if short and OUT_TMA else (parts + 1) // 2
 
 
 @gluon.jit
@@ -385,9 +386,9 @@ def _finish(
 
     It has instructions for each element of a thread. A program of few tiles executes most of them
     once, and takes longer to fetch than to execute them: 204×6720×8000, one tile a program, took
-    3 µs longer with gelu than with relu (H200). So long activations are in a loop of two
-    iterations, before the second of which its parts move to the registers of the first's: 1 µs.
-    Short ones would lose more by the moves, and all by more iterations.
+    3 µs longer with gelu than with relu (H200). So long epilogues are in a loop of two iterations,
+    before the second of which its parts move to the registers of the first's: 1 µs. Short ones
+    would lose more by the moves, and all by more iterations.
     """
     out, pre, buffers = outs
     ROWS: gl.constexpr = accs[0].shape[0] // PART_M
@@ -400,7 +401,7 @@ def _finish(
             acc += bias[:, None] if TURNED else bias[None, :]
         parts += _cut(acc, PART_N)
     PARTS: gl.constexpr = len(parts)
-    TOGETHER: gl.constexpr = _at_once(ACT, PARTS)
+    TOGETHER: gl.constexpr = _at_once(PARTS, ACT, OUT_TMA)
     end = PARTS
     if TOGETHER < PARTS:  # the compiler would unroll a loop whose end it knows
         end = gl.minimum(PARTS, gl.cdiv(size[1] - n, PART_N) * ROWS)
