@@ -104,7 +104,7 @@ def test_only_long_epilogues_are_in_a_loop(
         with compiling(90) as launches, forced(form):
             triton_kernels.gemm_bias_act(a, b, bias, act=act)
         exponentials[act, N] = launches[-1].asm["ptx"].count("ex2.approx")
-    # All threads have the same instructions, but consumers have each their own.
+    # Each consumer has its own instructions, for its share of a tile, or a whole one if ALTERNATE.
     consumers = form.tiles.num_warps // WARPS
     elements = tiles[0] * tiles[1] // (32 * WARPS) * (consumers if form.ALTERNATE else 1)
     assert exponentials.pop(("silu", 304)) == elements
