@@ -35,10 +35,11 @@ PRECISIONS = ("ieee", "tf32", "tf32x3", "f16x3")  # other dtypes than float32 ha
 SHAPES = [(64, 64, 64), (33, 65, 70), (1, 1, 1), (1, 129, 40), (130, 1, 33), (7, 13, 200)]
 SHAPES += [(3, 5, 0), (0, 4, 8), (4, 0, 8), (96, 80, 128)]
 TAILS = (33, 65, 70)
-# 16-bit matrices with more than 32 rows, whose rows start at multiples of 16 bytes: no copy.
-TMA = (70, 40, 136)
+# 16-bit matrices with more than 32 rows, whose rows start at multiples of 16 bytes, and sums that
+# are not short: descriptors, without copies.
+TMA = (70, 40, 200)
 # Padded, the rows start at multiples of 16 bytes and end between two.
-ENDING = (40, 45, 40)
+ENDING = (40, 45, 200)
 # Row and column lengths with every remainder modulo 8; 16-bit matrices are copied for most.
 ALIGNMENTS = [(40 + i, 48 + 3 * i % 8, 40 + 5 * i % 8) for i in range(8)]
 LARGE = {
@@ -63,14 +64,14 @@ HUGE_PARTS = [
 # whole step later; for descriptors.
 DISTANT = {
     "float32": [(17, 9, 64), (17, 9, 65)],
-    "float16": [(17, 9, 128), (17, 9, 129), (40, 40, 40)],
+    "float16": [(17, 9, 128), (17, 9, 129), (40, 40, 200)],
 }
 
 # Splits of launches on the Triton side, as (M, N, K) and multiprocessors. First those that both ops
 # try: more row tiles than a group has; more tiles than programs, with the epilogue in halves; more
 # row tiles that are not square, through pointers; b, a, then both copied for their pitch.
 Cut = tuple[tuple[int, int, int], int]
-_HALF_ORDERS: list[Cut] = [((1030, 72, 40), 132), ((194, 392, 40), 2), ((580, 140, 5), 132)]
+_HALF_ORDERS: list[Cut] = [((1030, 72, 200), 132), ((194, 392, 40), 2), ((580, 140, 5), 132)]
 _HALF_ORDERS += [((1032, 72, 1032), 24), ((72, 1544, 1032), 16), ((72, 1544, 40), 6)]
 _ORDERS = {
     "float16": _HALF_ORDERS,
@@ -83,11 +84,12 @@ _ORDERS = {
 _FEW_ROWS: list[Cut] = [((9, 40, 130), 132), ((20, 40, 130), 132)]
 _FEW_ROWS += [((9, 140, 130), 2), ((20, 140, 130), 2)]
 _BY_TMA: list[Cut] = [((194, 388, 40), 1), ((322, 136, 40), 2), ((66, 66, 3080), 1)]
-_BY_TMA += [((66, 264, 40), 2), ((66, 136, 130), 3), ((130, 72, 40), 132)]
+_BY_TMA += [((66, 264, 40), 2), ((66, 136, 130), 3), ((130, 72, 200), 132)]
 _SPLIT: list[Cut] = [((9, 40, 1288), 132), ((20, 40, 1288), 132), ((40, 40, 1288), 132)]
 _SPLIT += [((40, 40, 2056), 10)]
 _ON_CORES = [*_FEW_ROWS, *_BY_TMA, *_SPLIT]
 _HALF_TILES = [((70, 130, 5), 132), ((140, 300, 5), 1), *_ON_CORES]
+_HALF_TILES += [((70, 72, 40), 132), ((70, 72, 136), 8), ((70, 72, 72), 4)]  # short sums
 _DOUBLE: list[Cut] = [((20, 40, 40), 2), ((20, 40, 520), 6), ((33, 40, 40), 2), ((70, 40, 264), 20)]
 _DOUBLE += [((70, 70, 40), 2), ((70, 200, 40), 1)]
 TILES = {
@@ -125,24 +127,27 @@ FEW_ROWS: dict[str, list[Cut]] = {
 
 # The forms of triton_kernels.gemm.gluon, on several tiles in both directions, with tails; then with
 # K in parts: by one consumer and two, of tiles whose columns are not a power of two.
-GLUON: list[Cut] = [((132, 328, 264), 1), ((402, 168, 264), 3), ((270, 288, 40), 6)]
+GLUON: list[Cut] = [((132, 328, 264), 1), ((402, 168, 264), 3), ((270, 288, 264), 6)]
 GLUON += [((224, 520, 1552), 2), ((208, 744, 3088), 1), ((386, 328, 2064), 6)]
-GLUON += [((130, 136, 136), 8), ((136, 784, 40), 4), ((66, 496, 40), 7), ((130, 400, 136), 6)]
-GLUON += [((518, 264, 264), 2), ((518, 296, 520), 2)]
-GLUON += [((66, 136, 40), 11), ((72, 144, 1032), 19), ((72, 288, 3088), 18)]
+GLUON += [((130, 136, 264), 8), ((136, 784, 264), 8), ((66, 496, 264), 7), ((130, 400, 264), 6)]
+GLUON += [((518, 296, 520), 2)]
+GLUON += [((66, 136, 520), 11), ((72, 144, 1032), 19), ((72, 288, 3088), 18)]
 GLUON += [((66, 488, 4112), 14), ((196, 136, 4112), 21), ((66, 392, 3088), 13)]
 # Those that compute the transpose, of products without an addend; some with K in parts.
-GLUON_TURNED: list[Cut] = [((196, 200, 264), 6), ((258, 584, 1544), 1), ((294, 296, 40), 3)]
-GLUON_TURNED += [((468, 392, 40), 6), ((488, 200, 264), 6), ((386, 456, 1040), 2)]
-GLUON_TURNED += [((422, 344, 1544), 1), ((164, 520, 48), 2), ((288, 656, 1040), 2)]
+GLUON_TURNED: list[Cut] = [((196, 200, 264), 6), ((258, 584, 1544), 1), ((294, 296, 264), 6)]
+GLUON_TURNED += [((468, 392, 264), 6), ((488, 200, 264), 6), ((386, 456, 1040), 2)]
+GLUON_TURNED += [((442, 264, 272), 6), ((164, 520, 264), 6), ((288, 656, 1040), 2)]
 GLUON_TURNED += [((336, 552, 1040), 2), ((400, 520, 272), 1), ((578, 72, 264), 6)]
 GLUON_TURNED += [((478, 392, 40), 14), ((578, 392, 264), 14), ((518, 264, 264), 4)]
-GLUON_TURNED += [((452, 392, 272), 5), ((258, 360, 48), 1), ((262, 200, 3088), 19)]
-GLUON_TURNED += [((36, 72, 48), 23), ((66, 272, 48), 5), ((36, 72, 1552), 84), ((70, 72, 3088), 26)]
+GLUON_TURNED += [((452, 392, 272), 5), ((258, 360, 264), 1), ((204, 208, 3088), 12)]
+GLUON_TURNED += [((36, 72, 520), 23), ((66, 264, 520), 8), ((36, 72, 1552), 84)]
+GLUON_TURNED += [((70, 72, 3088), 26)]
+GLUON_TURNED += [((656, 264, 264), 6), ((392, 88, 272), 6), ((466, 72, 272), 6)]
+GLUON_TURNED += [((572, 264, 40), 10), ((334, 72, 3088), 19)]
 # Of 16 bits two side by side, for the rest of the columns, and of the rows. The latter have no
 # addend; one of the two computes the transpose.
-GLUON_BESIDE: list[Cut] = [((132, 648, 1040), 1), ((386, 136, 1032), 1)]
-GLUON_BESIDE_TURNED: list[Cut] = [((132, 272, 2056), 1), ((260, 136, 2056), 1)]
+GLUON_BESIDE: list[Cut] = [((136, 648, 1032), 1), ((264, 144, 2056), 1)]
+GLUON_BESIDE_TURNED: list[Cut] = [((168, 408, 2056), 1), ((400, 136, 2056), 1)]
 # And for up to 32 rows, whole and with K in parts.
 GLUON_FEW: list[Cut] = [((5, 136, 1032), 1), ((5, 264, 40), 1), ((20, 136, 2056), 1)]
 GLUON_FEW += [((20, 264, 40), 1), ((5, 136, 2056), 12), ((20, 136, 2056), 9)]
@@ -175,7 +180,8 @@ _FEW_ROWS_TO_COMPILE = {
 _HALF_SHAPES_TO_COMPILE = (
     *((512, 2048, 32), (2048, 2048, 32), (512, 4096, 4096)),  # short sums, a long one
     (64, 2048, 4096),  # few tiles
-    *((64, 2048, 128), (128, 4096, 128), (512, 2048, 128), (512, 4096, 128), (2048, 2048, 128)),
+    *((64, 2048, 256), (128, 4096, 256), (512, 2048, 256), (512, 4096, 256), (2048, 2048, 128)),
+    *((64, 512, 64), (256, 1024, 64), (512, 1024, 64)),  # through pointers
 )
 
 _CORES = {

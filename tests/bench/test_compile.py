@@ -435,7 +435,7 @@ def test_compiled_kernels_are_called_after_what_they_compute(
 ) -> None:
     """What a profiler shows; the jit functions are the same for all."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # its key leaves the name out
-    x, half = torch.empty(64, 64, device="meta"), torch.empty(64, 64, device="meta").half()
+    x, half = torch.empty(64, 64, device="meta"), torch.empty(64, 256, device="meta").half()
     calls = {
         "relu_scale_add_flat": lambda: triton_kernels.relu_scale_add(x, x, 2),
         "square_tiled": lambda: triton_kernels.square(x[:, ::2]),

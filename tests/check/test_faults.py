@@ -127,7 +127,7 @@ FAULTS = {
         TRITON_GEMM,
         "acc = tl.dot(a, b, acc, input_precision=PRECISION)\n        if SUBTILES",
         "acc = tl.dot(a, b, input_precision=PRECISION)\n        if SUBTILES",
-        "gemm_bias_act float16 70x40x136 contiguous normal c=row seed=0",
+        "gemm_bias_act float16 70x40x200 contiguous normal c=row seed=0",
         "Triton: the kernel's logic",
     ),
     "a digit of gelu's polynomial": Fault(
@@ -176,14 +176,14 @@ FAULTS = {
         TRITON_GEMM,
         "m = m0.to(tl.int64) + ",
         "m = m0 + ",
-        "gemm_bias_act float16 40x40x40 distant lattice bias=True c=full seed=0",
+        "gemm_bias_act float16 40x40x200 distant lattice bias=True c=full seed=0",
         "Triton: the kernel's logic",
     ),
     "rows on multiples of 8 bytes taken by a descriptor": Fault(
         TRITON_GEMM_CHOICE,
         "matrix.data_ptr() % 16 == 0",
         "matrix.data_ptr() % 8 == 0",
-        "linear_gelu bfloat16 70x40x136 half-aligned normal seed=0",
+        "linear_gelu bfloat16 70x40x200 half-aligned normal seed=0",
         "Triton: the kernel's logic",
     ),
     "the result kept in place of the pre-activation": Fault(

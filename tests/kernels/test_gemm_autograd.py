@@ -352,7 +352,7 @@ def test_the_pre_activation_is_that_of_the_same_product(
 def test_the_pre_activation_takes_no_more_shared_memory() -> None:
     """Beside the largest tile there is none left: 227 KiB are all that a block may ask for."""
     half = {"dtype": BFLOAT, "device": "meta"}
-    a, b = torch.empty(1024, 64, **half), torch.empty(64, 1024, **half)
+    a, b = torch.empty(1024, 256, **half), torch.empty(256, 1024, **half)
     c = torch.empty(1024, 1024, **half)
     with availability.only("tl"), cross_compile.compiling(90) as compiled:
         for addend in (None, c):

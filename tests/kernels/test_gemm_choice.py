@@ -83,7 +83,7 @@ def few_tiles(p: Problem) -> list[Tiles]:
 def test_an_h200_gets_what_was_measured() -> None:
     """But one: the largest tile did not fit beside an odd c, and the call failed. Of results of
     four bytes fewer stages fit, and the largest tile beside no c."""
-    others = split = 0
+    others = split = brief = 0
     for problem, *_ in walk.products():
         got = choose(problem, GPUS["sm_90"])
         if problem.M <= 32 and problem.dtype in (torch.float16, BF16):
@@ -92,6 +92,8 @@ def test_an_h200_gets_what_was_measured() -> None:
             split += 1
         elif not got.tma and min(problem.pitches) in (4, 8) and problem.K >= choice.LENGTHY:
             assert got.tiles in {*choice.POINTER_TILES, Tiles(*measured(problem)[1])}
+        elif problem.K <= choice.BRIEF and got.tiles in choice.BRIEF_TILES:
+            brief += 1
         elif problem.c == "odd" and measured(problem)[1] == (128, 256, 64, 16, 8, 3):
             assert got.tma
             assert got.tiles != measured(problem)[1]
@@ -111,6 +113,7 @@ def test_an_h200_gets_what_was_measured() -> None:
             assert (got.tma, tuple(got.tiles), got.SUBTILES) == measured(problem), problem
     assert 0 < others < 200
     assert 100 < split < 4000
+    assert brief > 50
 
 
 # ---- everywhere ----

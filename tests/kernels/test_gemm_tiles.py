@@ -19,6 +19,7 @@ from triton_kernels import _launch
 from triton_kernels._counts import cdiv
 from triton_kernels.gemm import GPUS, Configuration, Gpu, Problem, Tiles, choose, few_rows, launch
 from triton_kernels.gemm.choice import (
+    BRIEF_TILES,
     FEW_TILES,
     FLOAT64_TILES,
     PARTS_TILES,
@@ -67,7 +68,8 @@ def meta(rows: int, columns: int, dtype: torch.dtype = torch.bfloat16) -> Tensor
 @pytest.mark.parametrize(
     ("M", "N", "K", "dtype", "capability", "options", "kernel"),
     [
-        (128, 128, 128, torch.bfloat16, 90, {}, "gemm_tma_kernel"),
+        (128, 128, 256, torch.bfloat16, 90, {}, "gemm_tma_kernel"),
+        (128, 128, 128, torch.bfloat16, 90, {}, "gemm_bias_act_kernel"),  # short sums
         (128, 128, 128, torch.float16, 100, {}, "gemm_tma_kernel"),
         (128, 128, 128, torch.bfloat16, 80, {}, "gemm_bias_act_kernel"),
         (128, 128, 128, torch.float32, 90, {}, "gemm_bias_act_kernel"),
@@ -153,7 +155,8 @@ def tables(dtype: str) -> set[tuple[Any, ...]]:
         cuts = {each for each in cuts if each[2] > 32}
         ways = itertools.product((1, 2, 4, 8, 16, 32), (False, True), (False, True))
         few = {tiles for way in ways for tiles in few_rows.tiles(*way)}
-        cuts |= {("ieee", 0, *tiles) for tiles in (*POINTER_TILES, *FEW_TILES, *few)}
+        others = (*POINTER_TILES, *BRIEF_TILES, *FEW_TILES, *few)
+        cuts |= {("ieee", 0, *tiles) for tiles in others}
     for row, K, c in itertools.product(TMA_TILES, (8, SHIPPED.long), ("", "even")):
         kind = getattr(torch, dtype)
         of_row = Problem(64, 64, K, kind, kind, "tf32" if kind == torch.float32 else "ieee", c)

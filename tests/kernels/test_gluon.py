@@ -53,7 +53,7 @@ def problem(M: int, N: int, K: int, dtype: torch.dtype = BF16, **more: Any) -> P
         (1536, 1536, 1536, (320, 64)),
         (8480, 896, 11520, (256, 128)),
         (2048, 768, 3072, (192, 64)),
-        (1024, 1024, 1024, (64, 128)),
+        (1024, 1024, 1024, (128, 64)),
         (263, 192, 1088, (16, 64)),  # tiles of up to 32 rows where there is little to do
         (189, 128, 448, (16, 64)),
         (138, 384, 4224, (32, 64)),
@@ -74,7 +74,11 @@ def test_what_was_the_fastest_on_an_h200(M: int, N: int, K: int, tiles: tuple[in
 @pytest.mark.parametrize(
     ("M", "N", "K", "tiles", "parts"),
     [
-        (321, 11584, 2816, (176, 192), 1),
+        (321, 11584, 2816, (192, 192), 1),
+        (9340, 576, 6208, (224, 192), 1),
+        (11359, 384, 5248, (192, 192), 1),
+        (12598, 64, 512, (128, 64), 1),
+        (2986, 384, 2240, (144, 64), 1),
         (191, 15872, 4544, (192, 128), 1),
         (140, 12480, 9408, (144, 128), 1),
         (94, 13248, 6528, (96, 128), 1),
@@ -151,7 +155,7 @@ def compiled(
 ) -> Any:
     """The form with the i-th of the epilogues and layouts."""
     monkeypatch.setattr(launch, "choose", lambda problem, gpu: form)
-    M, N, K = 304, 400, 264
+    M, N, K = 304, 400, 1032
     out = torch.empty(M, N + (i == 3), dtype=dtype, device=META)[:, :N]  # of an odd pitch
     c = out.new_empty(M, N) if i in (1, 3) else None
     pre = torch.empty_like(out) if i == 2 else None

@@ -116,6 +116,9 @@ CROWDED = 128
 # gain by more programs. 156 drawn ones, 128 of them below 20 µs, go from 1.039 to 1.013 times the
 # best configuration; wider tiles bring nothing (H200).
 NARROW = 64
+# The most rows of so narrow tiles that are no half of a pair: 15 drawn pairs with one of 128 to 160
+# rows took 1.04 times as long as the pair or the single configuration without (H200).
+UNPAIRED = 160
 WIDE = 96 * 64  # columns from which few rows of float32 have wider tiles
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
 FLOAT64_CAPABILITY = 90  # where float64 was measured
@@ -142,6 +145,17 @@ POINTER_TILES = (
     Tiles(64, 128, 64, 8, 4, 4),
 )
 LENGTHY = 1024
+
+
+BRIEF = 192  # elements of K up to which a sum may be faster through pointers
+# Then these: tiles → the most steps of a program. The smallest that fill one wave are best. 49
+# products take 0.85 to 1.01, all 0.93 times as long as in the best form of Gluon, whose start takes
+# longer than such a sum (H200).
+BRIEF_TILES = {
+    Tiles(32, 32, 64, 8, 4, 4): 3,
+    Tiles(64, 32, 64, 8, 4, 4): 3,
+    Tiles(64, 64, 64, 8, 4, 4): 2,
+}
 
 
 # A configuration whose SPLIT is 1; the fraction of the peak that its loop reaches, as for
@@ -173,7 +187,9 @@ def choose(problem: Problem, gpu: Gpu) -> Configuration:
 
 def _pairs(form: Configuration) -> bool:
     """Whether a configuration may be one of a pair."""
-    return form.gluon and not form.ALTERNATE and form.tiles.BLOCK_M > FEW_ROWS
+    m, n, *_ = form.tiles
+    least = UNPAIRED if form.TURNED and n <= NARROW else FEW_ROWS
+    return form.gluon and not form.ALTERNATE and m > least
 
 
 def fastest(
@@ -230,6 +246,8 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
         if ways:
             return ways
     by_descriptors = tma_pays(problem, gpu)
+    if by_descriptors and (brief := _brief(problem, gpu)):
+        return [(brief, 0.0, WHOLE)]
     if by_descriptors:
         for form, reached in _of_gluon(kind, gpu, _failed).items():
             if multiply_adds and not suits(form.tiles, M, 8):
@@ -273,6 +291,27 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
         if small is not None and (parts := parts_of(small, problem, gpu)):
             ways.append((small, 0.0, parts))
     return ways
+
+
+def _brief(problem: Problem, gpu: Gpu) -> Configuration | None:
+    """The configuration through pointers for a short sum of 16-bit matrices, if it has few
+    tiles."""
+    if (
+        problem.K > BRIEF
+        or gpu.capability != forms.CAPABILITY  # not measured
+        or problem.dtype not in HALVES
+        or problem.kernels == "gluon"
+        or min(problem.pitches) < 16
+    ):
+        return None
+    able = [(Configuration(False, tiles), most) for tiles, most in BRIEF_TILES.items()]
+    for form, most in able:
+        waves = cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
+        steps = waves * cdiv(problem.K, form.tiles.BLOCK_K)
+        enough = waves == 1 or form is able[-1][0]
+        if enough and steps <= most and _fits(form, problem.of_any_size(), gpu, _failed):
+            return form
+    return None
 
 
 def _of_few_rows(problem: Problem, gpu: Gpu) -> list[Splits]:
