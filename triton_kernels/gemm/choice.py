@@ -15,6 +15,8 @@ fastest by :mod:`triton_kernels.gemm.model`:
 - for up to 32 rows of 16-bit matrices only those of :mod:`triton_kernels.gemm.few_rows`, and of
   gemm_gluon_kernel those that are made for so few; the narrow ones of these compete for more rows,
   too, where there is little to do;
+- for short sums of 16-bit matrices with few tiles only BRIEF_TILES, through pointers, on compute
+  capability 9.0;
 - any of those by descriptors after copies of operands whose pitch is slow;
 - two configurations of gemm_gluon_kernel side by side, see :mod:`triton_kernels.gemm.beside`.
 
@@ -304,13 +306,13 @@ def _brief(problem: Problem, gpu: Gpu) -> Configuration | None:
         or min(problem.pitches) < 16
     ):
         return None
-    able = [(Configuration(False, tiles), most) for tiles, most in BRIEF_TILES.items()]
-    for form, most in able:
+    *_, largest = BRIEF_TILES
+    for tiles, most in BRIEF_TILES.items():
+        form = Configuration(False, tiles)
         waves = cdiv(form.tiles_of(problem.M, problem.N), gpu.multiprocessors)
-        steps = waves * cdiv(problem.K, form.tiles.BLOCK_K)
-        enough = waves == 1 or form is able[-1][0]
-        if enough and steps <= most and _fits(form, problem.of_any_size(), gpu, _failed):
-            return form
+        steps = waves * cdiv(problem.K, tiles.BLOCK_K)
+        if (waves == 1 or tiles == largest) and steps <= most:
+            return form if _fits(form, problem.of_any_size(), gpu, _failed) else None
     return None
 
 
