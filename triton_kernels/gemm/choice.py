@@ -118,8 +118,8 @@ CROWDED = 128
 # gain by more programs. 156 drawn ones, 128 of them below 20 µs, go from 1.039 to 1.013 times the
 # best configuration; wider tiles bring nothing (H200).
 NARROW = 64
-# The most rows of so narrow tiles that are no half of a pair: 15 drawn pairs with one of 128 to 160
-# rows took 1.04 times as long as the pair or the single configuration without (H200).
+# The most rows of so narrow tiles that are no half of a pair: as pairs with one of 128 to 160 rows
+# 15 products took 1.04 times as long as in what is chosen without (H200).
 UNPAIRED = 160
 WIDE = 96 * 64  # columns from which few rows of float32 have wider tiles
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
@@ -149,15 +149,15 @@ POINTER_TILES = (
 LENGTHY = 1024
 
 
-BRIEF = 192  # elements of K up to which a sum may be faster through pointers
-# Then these: tiles → the most steps of a program. The smallest that fill one wave are best. 49
-# products take 0.85 to 1.01, all 0.93 times as long as in the best form of Gluon, whose start takes
-# longer than such a sum (H200).
+# Through pointers, for sums so short that the start of gemm_gluon_kernel takes longer: tiles → the
+# most steps of a program. The smallest that fill one wave are best. 49 products take 0.93 times as
+# long as in the best form of Gluon (0.85 to 1.01; H200, with relu).
 BRIEF_TILES = {
     Tiles(32, 32, 64, 8, 4, 4): 3,
     Tiles(64, 32, 64, 8, 4, 4): 3,
     Tiles(64, 64, 64, 8, 4, 4): 2,
 }
+BRIEF = max(tiles.BLOCK_K * most for tiles, most in BRIEF_TILES.items())  # elements of K
 
 
 # A configuration whose SPLIT is 1; the fraction of the peak that its loop reaches, as for
