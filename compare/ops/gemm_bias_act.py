@@ -19,6 +19,7 @@ from compare.specs.products import (
     ALIGNMENTS,
     FEW_ROWS,
     GLUON,
+    GLUON_ALONG,
     GLUON_BESIDE,
     GLUON_BESIDE_TURNED,
     GLUON_FEW,
@@ -34,6 +35,7 @@ from compare.specs.products import (
     TAILS,
     TILES,
     TMA,
+    Cut,
     Product,
     activated,
 )
@@ -177,7 +179,8 @@ class GemmBiasAct(Product):
 
     def gluon_cases(self, dtype: str) -> Iterator[Case]:
         """Every form of Gluon's kernel with a full epilogue, and with results that a descriptor
-        cannot store; in float16 plain, too: dtypes differ in the products' instruction alone."""
+        cannot store; in float16 plain, too: dtypes differ in the products' instruction alone. Of
+        the many that are for an a along K each has one of these, in one of the dtypes."""
         operands = tuple(OPERANDS)
         forms: list[tuple[str, int, dict[str, Any]]] = [
             ("functional", 0, {**EPILOGUE, "act": "relu"}),
@@ -191,14 +194,21 @@ class GemmBiasAct(Product):
             ("functional", 0, {"act": min(OF_PRE), "bias": True, "training": "pre"}),
             ("strided", 3, {"bias": True}),
         ]
-        plain = *GLUON, *GLUON_BESIDE
-        transposed = *GLUON_TURNED, *GLUON_FEW, *GLUON_BESIDE_TURNED
-        for cuts, each in ((plain, forms), (transposed, turned)):
-            for i, ((M, N, K), multiprocessors) in enumerate(cuts):
-                for j, (layout, fewer, options) in enumerate(each):
-                    how = {"multiprocessors": multiprocessors, "operands": operands[(i + j) % 3]}
-                    shape = (M, N - fewer, K)
-                    yield Case(self.name, dtype, shape, layout, "lattice", 0, {**options, **how})
+
+        def of(cut: Cut, operands: str, layout: str, fewer: int, options: dict[str, Any]) -> Case:
+            (M, N, K), multiprocessors = cut
+            options = {**options, "multiprocessors": multiprocessors, "operands": operands}
+            return Case(self.name, dtype, (M, N - fewer, K), layout, "lattice", 0, options)
+
+        for i, cut in enumerate((*GLUON, *GLUON_BESIDE)):
+            yield from (of(cut, operands[(i + j) % 3], *each) for j, each in enumerate(forms))
+        for cut in GLUON_TURNED:
+            yield from (of(cut, "wgrad", *each) for each in turned)
+        for i, cut in enumerate((*GLUON_FEW, *GLUON_BESIDE_TURNED)):
+            yield from (of(cut, operands[(i + j) % 3], *each) for j, each in enumerate(turned))
+        for i, cut in enumerate(GLUON_ALONG):
+            if i % 2 == (dtype == "bfloat16"):
+                yield of(cut, operands[i // 2 % 2], *turned[i // 2 % 3])
         if dtype == "bfloat16":  # an addend that float16 does not hold
             shape, multiprocessors = min(GLUON)
             how = {"multiprocessors": multiprocessors, "operands": "forward"}

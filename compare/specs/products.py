@@ -133,7 +133,8 @@ GLUON += [((130, 136, 264), 8), ((136, 784, 264), 8), ((66, 496, 264), 7), ((130
 GLUON += [((518, 296, 520), 2)]
 GLUON += [((66, 136, 520), 11), ((72, 144, 1032), 19), ((72, 288, 3088), 18)]
 GLUON += [((66, 488, 4112), 14), ((196, 136, 4112), 21), ((66, 392, 3088), 13)]
-# Those that compute the transpose, of products without an addend; some with K in parts.
+# Those that compute the transpose, of products without an addend whose a lies across K; some with K
+# in parts. Then those of an a that lies along K: most have an instruction for a tile's whole width.
 GLUON_TURNED: list[Cut] = [((196, 200, 264), 6), ((258, 584, 1544), 1), ((294, 296, 264), 6)]
 GLUON_TURNED += [((468, 392, 264), 6), ((488, 200, 264), 6), ((386, 456, 1040), 2)]
 GLUON_TURNED += [((442, 264, 272), 6), ((164, 520, 264), 6), ((288, 656, 1040), 2)]
@@ -144,10 +145,29 @@ GLUON_TURNED += [((36, 72, 520), 23), ((66, 264, 520), 8), ((36, 72, 1552), 84)]
 GLUON_TURNED += [((70, 72, 3088), 26)]
 GLUON_TURNED += [((656, 264, 264), 6), ((392, 88, 272), 6), ((466, 72, 272), 6)]
 GLUON_TURNED += [((572, 264, 40), 10), ((334, 72, 3088), 19)]
+GLUON_ALONG: list[Cut] = [((538, 152, 264), 13), ((578, 272, 264), 20), ((350, 296, 520), 10)]
+GLUON_ALONG += [((396, 304, 264), 5), ((820, 184, 264), 12), ((874, 152, 1040), 12)]
+GLUON_ALONG += [((318, 224, 264), 9), ((336, 200, 264), 9), ((258, 200, 1040), 3)]
+GLUON_ALONG += [((302, 232, 264), 7), ((332, 448, 520), 13), ((254, 600, 264), 11)]
+GLUON_ALONG += [((392, 696, 520), 9), ((844, 232, 1040), 6), ((590, 248, 264), 8)]
+GLUON_ALONG += [((466, 480, 1040), 3), ((496, 456, 264), 12), ((520, 224, 520), 7)]
+GLUON_ALONG += [((358, 568, 264), 10), ((376, 400, 264), 8), ((782, 280, 520), 6)]
+GLUON_ALONG += [((622, 232, 1040), 3), ((446, 472, 1040), 4), ((680, 216, 264), 6)]
+GLUON_ALONG += [((700, 200, 264), 7), ((130, 392, 264), 7), ((190, 536, 264), 6)]
+GLUON_ALONG += [((204, 488, 264), 7), ((474, 568, 1040), 2), ((494, 368, 520), 8)]
+GLUON_ALONG += [((644, 560, 264), 16), ((418, 672, 264), 13), ((582, 560, 520), 2)]
+GLUON_ALONG += [((478, 920, 1040), 5), ((492, 720, 1040), 3), ((516, 344, 1040), 7)]
+GLUON_ALONG += [((544, 680, 1040), 6), ((744, 376, 264), 8), ((396, 400, 1040), 6)]
+GLUON_ALONG += [((480, 872, 264), 8), ((572, 728, 264), 10), ((392, 152, 264), 12)]
+GLUON_ALONG += [((646, 352, 1040), 1), ((750, 952, 520), 16), ((302, 888, 264), 9)]
+GLUON_ALONG += [((594, 304, 520), 6), ((844, 264, 1040), 16), ((934, 312, 520), 15)]
+GLUON_ALONG += [((36, 72, 520), 23), ((66, 264, 520), 8)]
+GLUON_ALONG += [((142, 432, 3088), 16), ((318, 176, 3088), 14)]
 # Of 16 bits two side by side, for the rest of the columns, and of the rows. The latter have no
-# addend; one of the two computes the transpose.
-GLUON_BESIDE: list[Cut] = [((136, 648, 1032), 1), ((264, 144, 2056), 1)]
-GLUON_BESIDE_TURNED: list[Cut] = [((168, 408, 2056), 1), ((400, 136, 2056), 1)]
+# addend; one of the two computes the transpose, or both.
+GLUON_BESIDE: list[Cut] = [((262, 136, 2056), 1), ((198, 272, 2056), 1)]
+GLUON_BESIDE_TURNED: list[Cut] = [((182, 264, 2056), 1), ((402, 136, 3080), 1)]
+GLUON_BESIDE_TURNED += [((212, 264, 1032), 1)]
 # And for up to 32 rows, whole and with K in parts.
 GLUON_FEW: list[Cut] = [((5, 136, 1032), 1), ((5, 264, 40), 1), ((20, 136, 2056), 1)]
 GLUON_FEW += [((20, 264, 40), 1), ((5, 136, 2056), 12), ((20, 136, 2056), 9)]
@@ -308,13 +328,15 @@ class Product(Spec):
 
     def pinned_to_compile(self, dtype: str) -> Iterator[tuple[str, Case]]:
         """Every form of Gluon's kernels. In tf32, where only the elements differ, some."""
-        halves = GLUON + GLUON_TURNED + GLUON_FEW[:4]
-        cuts = {"": halves} if dtype in HALVES else {}
-        if dtype == "float32":
-            cuts = {"tf32": GLUON[::3], "f16x3": GLUON_PARTS, "ieee": GLUON_FMA}
-        for precision, of_precision in cuts.items():
-            how = {"precision": precision} if precision else {}
-            for shape, multiprocessors in of_precision:
+        cuts: list[tuple[dict[str, Any], list[Cut]]] = []
+        if dtype in HALVES:
+            along = GLUON + GLUON_ALONG + GLUON_FEW[:4]
+            cuts = [({}, along), ({"operands": "wgrad"}, GLUON_TURNED)]
+        elif dtype == "float32":
+            of_precision = {"tf32": GLUON[::3], "f16x3": GLUON_PARTS, "ieee": GLUON_FMA}
+            cuts = [({"precision": each}, some) for each, some in of_precision.items()]
+        for how, some in cuts:
+            for shape, multiprocessors in some:
                 options = {**self.default_options, **how, "multiprocessors": multiprocessors}
                 yield "gluon", Case(self.name, dtype, shape, options=options)
 

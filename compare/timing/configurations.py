@@ -22,6 +22,7 @@ from compare.timing.results import CANDIDATE, CHOSEN
 from triton_kernels import _known_calls, _launch
 from triton_kernels.gemm import Configuration, Gpu, Problem, choose, launch
 from triton_kernels.gemm.choice import NEITHER, copyings, fastest, split
+from triton_kernels.gemm.choice import candidates as competitors
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 from triton_kernels.interpreter.cross_compile import compiling
 
@@ -55,11 +56,13 @@ def configurations(problem: Problem, gpu: Gpu) -> list[Configuration]:
 
 @functools.lru_cache(64)
 def _of_any_size(problem: Problem, gpu: Gpu) -> tuple[Configuration, ...]:
-    """Of every size, with a K that is odd or even as the problem's: odd rows are read in other
-    tiles."""
+    """Of every size, and those that compete for the largest, with a K that is odd or even as the
+    problem's: odd rows are read in other tiles."""
     sizes = itertools.product(ROWS, SIDES, STEPS)
-    chosen = (fastest(problem._replace(M=M, N=N, K=K + problem.K), gpu) for M, N, K in sizes)
-    return tuple(dict.fromkeys(form.kind for form, _ in chosen))
+    asked = [problem._replace(M=M, N=N, K=K + problem.K) for M, N, K in sizes]
+    chosen = [fastest(each, gpu)[0] for each in asked]
+    competing = [form for form, *_ in competitors(asked[-1], gpu)]
+    return tuple(dict.fromkeys(form.kind for form in chosen + competing))
 
 
 class _Asked(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import triton_kernels
 from compare.specs import products
 from compare.timing.configurations import forced
 from triton_kernels.gemm import GPUS, Problem, choose, launch
+from triton_kernels.gemm.choice import fastest
 from triton_kernels.gemm.gluon.forms import FORMS
 from triton_kernels.interpreter.cross_compile import compiling
 
@@ -29,16 +31,18 @@ def operand(rows: int, columns: int, by_columns: bool, dtype: torch.dtype = BF16
     return matrix.t() if by_columns else matrix
 
 
-def test_a_slow_pitch_speaks_for_tiles_that_load_less() -> None:
-    """Where tiles of a narrower side are chosen without it."""
-    for shape, tiles, by_columns in (
-        ((6032, 1552, 2024), (208, 192), False),
-        ((5796, 5088, 1424), (192, 128), True),
-    ):
-        _, N, K = shape
-        asked = launch.lying(problem(*shape), (K, 1), (1, K) if by_columns else (N, 1))
-        assert choose(problem(*shape), H200).tiles[:2] != tiles
-        assert choose(asked, H200).tiles[:2] == tiles
+def test_a_slow_pitch_of_b_speaks_for_more_rows() -> None:
+    """With them b is loaded less."""
+    r, rows = random.Random(0), []
+    for _ in range(200):
+        M, N, K = r.randrange(2000, 9000), 16 * r.randrange(80, 400), 16 * r.randrange(60, 200)
+        usual = problem(M, N, K)
+        slow = usual._replace(pitches=(128, 16))
+        forms = [fastest(each, H200)[0] for each in (usual, slow)]
+        if forms[0].tiles != forms[1].tiles and not any(forms[1].copies):
+            rows.append([form.tiles.BLOCK_M for form in forms])
+    few, many = map(sum, zip(*rows))
+    assert many > 1.1 * few
 
 
 @pytest.mark.parametrize(

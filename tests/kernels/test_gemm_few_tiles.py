@@ -20,7 +20,7 @@ from triton_kernels.gemm import GPUS, Configuration, Problem, choose, few_rows, 
 from triton_kernels.gemm.beside import SHORT
 from triton_kernels.gemm.choice import FEW_TILES, NEITHER, POINTER_TILES, after, candidates, split
 from triton_kernels.gemm.gluon import availability
-from triton_kernels.gemm.gluon.forms import FORMS
+from triton_kernels.gemm.gluon.forms import EVERY, FORMS
 from triton_kernels.gemm.launch import lying
 from triton_kernels.interpreter.cross_compile import compiling
 
@@ -71,9 +71,9 @@ def test_what_is_best_whole(shape: tuple[int, int, int]) -> None:
 
 
 def test_few_rows_beside_a_large_matrix_have_wide_tiles() -> None:
-    """Each tile loads all of a's rows once more: on an H200 41.6 µs where 128 × 160 took 56.9."""
+    """Each tile loads all of a's rows once more: on an H200 39.8 µs where 64 × 256 took 43.6."""
     form = choose(problem(139, 8784, 4944), H200)
-    assert (*form.tiles[:2], form.SPLIT) == (64, 256, 1)
+    assert (*form.tiles[:2], form.SPLIT) == (144, 128, 1)
 
 
 @pytest.mark.parametrize("arch", GPUS)
@@ -219,7 +219,7 @@ def test_a_split_product_compiles_in_gluon(columns: int) -> None:
 @pytest.mark.parametrize(
     "whole",
     # Of the transpose none that alternates is split: two consumers of a tile have too few columns.
-    [form for form in FORMS if not (form.TURNED and form.ALTERNATE)],
+    [form for form in EVERY if not (form.TURNED and form.ALTERNATE)],
     ids=lambda form: "x".join(map(str, form.tiles[:2])),
 )
 def test_split_forms_of_gluon_against_float64(whole: Configuration) -> None:

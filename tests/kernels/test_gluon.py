@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -26,7 +27,7 @@ from triton_kernels.gemm import GPUS, Configuration, Problem, choose, gluon, lau
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.choice import fastest
 from triton_kernels.gemm.gluon import availability
-from triton_kernels.gemm.gluon.forms import FMA_FORMS, FORMS
+from triton_kernels.gemm.gluon.forms import EVERY, FMA_FORMS, FORMS, WIDE
 from triton_kernels.interpreter.cross_compile import compiling
 
 H200 = GPUS["sm_90"]
@@ -48,17 +49,17 @@ def problem(M: int, N: int, K: int, dtype: torch.dtype = BF16, **more: Any) -> P
         (12608, 3072, 768, (192, 128)),
         (100000, 64, 64, (192, 64)),
         (4096, 4096, 64, (256, 64)),
-        (12608, 768, 3072, (192, 128)),
-        (3072, 3072, 3072, (192, 128)),
-        (1536, 1536, 1536, (320, 64)),
-        (8480, 896, 11520, (256, 128)),
-        (2048, 768, 3072, (192, 64)),
+        (12608, 768, 3072, (192, 192)),
+        (3072, 3072, 3072, (192, 192)),
+        (1536, 1536, 1536, (144, 128)),
+        (8480, 896, 11520, (232, 128)),
+        (2048, 768, 3072, (96, 128)),
         (1024, 1024, 1024, (128, 64)),
         (263, 192, 1088, (16, 64)),  # tiles of up to 32 rows where there is little to do
         (189, 128, 448, (16, 64)),
         (138, 384, 4224, (32, 64)),
         (200, 14336, 4096, (208, 128)),
-        (400, 12160, 5952, (208, 192)),
+        (400, 12160, 5952, (200, 192)),
         (1455, 2240, 6976, (208, 128)),
         (7010, 576, 4928, (160, 192)),
         (4096, 4096, 4096, (128, 256)),
@@ -74,15 +75,15 @@ def test_what_was_the_fastest_on_an_h200(M: int, N: int, K: int, tiles: tuple[in
 @pytest.mark.parametrize(
     ("M", "N", "K", "tiles", "parts"),
     [
-        (321, 11584, 2816, (192, 192), 1),
+        (321, 11584, 2816, (168, 192), 1),
         (9340, 576, 6208, (224, 192), 1),
-        (11359, 384, 5248, (192, 192), 1),
+        (11359, 384, 5248, (176, 192), 1),
         (12598, 64, 512, (128, 64), 1),
         (2986, 384, 2240, (144, 64), 1),
         (191, 15872, 4544, (192, 128), 1),
         (140, 12480, 9408, (144, 128), 1),
         (94, 13248, 6528, (96, 128), 1),
-        (80, 7232, 14912, (96, 128), 2),
+        (80, 7232, 14912, (80, 128), 2),
     ],
 )
 def test_some_hundred_rows_are_computed_as_the_transpose(
@@ -105,7 +106,7 @@ def _uncopied(asked: Problem) -> Configuration:
 def test_every_form_is_chosen_for_some_problem() -> None:
     drawn = (p.problem._replace(kernels="any") for p in walk.products())
     found = {form for each in drawn if (form := _uncopied(each)).gluon}
-    every = {form for form in FORMS if form.TURNED} | {*FMA_FORMS}
+    every = {form for form in EVERY if form.TURNED} | {*FMA_FORMS}
     by_rows = [form for form in FORMS if not form.TURNED]
     every |= {*by_rows} | {form.of_dtype(F32) for form in by_rows if not form.by_registers}
     assert {form for form in found if form.SPLIT == 1} == every
@@ -170,21 +171,37 @@ def compiled(
     return found
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+@pytest.mark.parametrize("form", EVERY, ids=lambda form: "x".join(map(str, form.tiles[:2])))
 def test_each_form_compiles_and_its_bytes_are_bounded(
     form: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With two of four epilogues and layouts each, so that all are seen. Rows go through registers
-    where there are three consumers, or two and three blocks of columns."""
+    where there are three consumers, or two and three blocks of columns, but not where an
+    instruction has the whole width."""
     by_registers = form.tiles.num_warps == 12 or form.tiles[:2] in ((208, 128), (224, 128))
-    first = list(FORMS).index(form)
-    for i in (first % 4, (first + 2 + first // 4) % 4):
+    first = list(EVERY).index(form)
+    for i in (first % 4, (first + 2 + first // 4) % 4) if form in FORMS else (0, 1):
         found = compiled(form, monkeypatch, i, BF16)
         assert found.error is None
         assert found.kernel == "gemm_gluon_kernel"
         stated = form.shared_memory(problem(304, 400, 264), 90)
         assert stated - 1024 <= found.shared <= stated <= H200.shared_memory
-        assert ("ldmatrix" in found.asm["ptx"]) == by_registers
+        wide = form in WIDE and i < 2
+        assert ("ldmatrix" in found.asm["ptx"]) == (by_registers and not wide)
+        if wide:
+            widths = re.findall(r"wgmma.mma_async.*m64n(\d+)k16", found.asm["ptx"])
+            assert set(widths) == {str(form.tiles.BLOCK_M)}
+
+
+@pytest.mark.parametrize("form", WIDE, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+def test_the_stages_begin_where_the_instructions_expect_them(
+    form: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first load goes to where the program's shared memory begins, in any version of Triton."""
+    ptx = compiled(form, monkeypatch, 0, BF16).asm["ptx"]
+    first = re.search(r"cp\.async\.bulk\.tensor\S* \[(\S+)\]", ptx)
+    assert first
+    assert first[1] == "global_smem" or re.search(rf"mov\.\w+\s+{first[1]}, global_smem;", ptx)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from compare.timing.results import CaseResult
 from triton_kernels import _launch, _measured
 from triton_kernels._gpu import GPUS, H200, Gpu
 from triton_kernels._measured import RATES, SHIPPED_OF
-from triton_kernels.gemm import rivals
-from triton_kernels.gemm.gluon import availability
+from triton_kernels.gemm import choice, rivals
+from triton_kernels.gemm.gluon import availability, forms
 from triton_kernels.gemm.rivals import Layer
 from triton_kernels.graph import capabilities
 from triton_kernels.graph.capabilities import MIN_SCORE, Problem
@@ -79,6 +79,18 @@ def score(M: int | None, N: int | None, K: int | None, act: str, other: str = "e
 # ---- against what was measured ----
 
 
+@pytest.fixture
+def before_any_width(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Products have the forms that they had when these were timed."""
+    monkeypatch.setattr(forms, "WIDE", {})
+    for remembered in (choice.choose, choice._of_gluon):
+        remembered.cache_clear()
+    yield
+    for remembered in (choice.choose, choice._of_gluon):
+        remembered.cache_clear()
+
+
+@pytest.mark.usefixtures("before_any_width")
 def test_signs_are_right_on_the_committed_samples_of_an_h200(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +112,7 @@ def test_signs_are_right_on_the_committed_samples_of_an_h200(
         assert right >= 0.85, [(each.score, each.speed) for each in standing.wrong]
 
 
+@pytest.mark.usefixtures("before_any_width")
 def test_signs_and_times_are_right_on_an_h100(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, rates = H200._replace(name=H100), RATES[H100]
     on(monkeypatch, gpu)
@@ -127,7 +140,7 @@ def test_signs_and_times_are_right_on_an_h100(monkeypatch: pytest.MonkeyPatch) -
         ((4096, 16384, 4096), 701, 756),
         ((2048, 2048, 2048), 29.9, 34.7),
         ((1024, 1024, 1024), 9.7, 14.2),
-        ((512, 4096, 1024), 14.2, 17.5),
+        ((512, 4096, 1024), 13.1, 17.5),
         ((1, 16384, 4096), 37.1, 40.2),
         ((16, 8192, 8192), 37.0, 39.8),
     ],
@@ -135,17 +148,16 @@ def test_signs_and_times_are_right_on_an_h100(monkeypatch: pytest.MonkeyPatch) -
 def test_times_of_usual_sizes_on_an_h200(
     size: tuple[int, int, int], ours: float, eager: float
 ) -> None:
-    """gemm_bias_act with relu, of docs/benchmarks/h200.json; most were fitted to. What 1024³ takes
-    since was measured by hand."""
+    """gemm_bias_act with relu, of docs/benchmarks/h200.json; most were fitted to. What 1024³ and
+    512×4096×1024 take since was measured by hand."""
     layer, rates = Layer(*size, BFLOAT, "relu"), RATES[SHIPPED_OF]
     assert 1e6 * rivals.ours(layer, H200, rates, "any") == pytest.approx(ours, rel=0.08)
     assert 1e6 * rivals.theirs(layer, H200, rates, "eager") == pytest.approx(eager, rel=0.08)
 
 
 def test_what_is_slow_is_left() -> None:
-    """Long sums whose waves are badly filled, and slow pitches: addmm alone takes 0.80 to 0.94 of
-    our time with relu (H200)."""
-    for size in ((198, 14464, 10048), (352, 1688, 6200), (1264, 2576, 5368), (3689, 10592, 4808)):
+    """Slow pitches: addmm takes 0.82 to 0.90 of our time with relu (H200)."""
+    for size in ((1264, 2576, 5368), (2666, 1552, 7272), (6066, 272, 6344), (15754, 344, 15440)):
         assert score(*size, "gelu_tanh") < 1
         assert score(*size, "gelu_tanh", "inductor") < 1
 

@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import triton
@@ -18,7 +18,8 @@ import triton
 from triton_kernels import _known_calls, _launch, _modes
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm.arguments import Gemm
-from triton_kernels.gemm.gluon.forms import CAPABILITY, FMA_FORMS, FORMS
+from triton_kernels.gemm.configurations import Configuration
+from triton_kernels.gemm.gluon.forms import CAPABILITY, FMA_FORMS, FORMS, WIDE
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 
 _wanted: contextvars.ContextVar[str] = contextvars.ContextVar("kernels", default="any")
@@ -129,10 +130,11 @@ def _self_test(device: torch.device, multiply_adds: bool) -> str:
             a, b = (_integers(*shape, device) for shape in ((M, K), (N, K)))
             if multiply_adds:
                 a, b = a.float(), b.float()
-            out = torch.full((M, N), torch.nan, dtype=a.dtype, device=device)
-            gemm = Gemm("gemm", a, b, None, None, out, "none", 1.0, 0.0, "ieee")
-            _launch_test(gemm, multiply_adds)
-            right = torch.equal(out.double(), a.double() @ b.t().double())
+            expected, right = a.double() @ b.t().double(), True
+            for launch in _test_launches(multiply_adds):
+                out = torch.full((M, N), torch.nan, dtype=a.dtype, device=device)
+                launch(Gemm("gemm", a, b, None, None, out, "none", 1.0, 0.0, "ieee"))
+                right = right and torch.equal(out.double(), expected)
     except Exception as error:  # noqa: BLE001 - after any error the other kernels are used
         give_up(device, error)
         return _tested[device, multiply_adds]
@@ -142,18 +144,21 @@ def _self_test(device: torch.device, multiply_adds: bool) -> str:
     return ""
 
 
-def _launch_test(gemm: Gemm, multiply_adds: bool) -> None:
-    """Launch a test product of a and of b's transpose."""
-    operands = gemm.a, gemm.b
+def _test_launches(multiply_adds: bool) -> list[Callable[[Gemm], None]]:
+    """Functions that launch a test product of a and of b's transpose: for tensor cores in an
+    alternating form, and in one whose instructions have addresses."""
     if multiply_adds:
         from triton_kernels.gemm.gluon import fma
 
-        fma.launch(next(iter(FMA_FORMS)), gemm, operands, (False, True), 2, False)
-    else:
-        from triton_kernels.gemm.gluon import launch
+        form = next(iter(FMA_FORMS))
+        return [lambda gemm: fma.launch(form, gemm, (gemm.a, gemm.b), (False, True), 2, False)]
+    from triton_kernels.gemm.gluon import launch
 
-        form = next(form for form in FORMS if form.ALTERNATE)
-        launch.launch(form, 2, gemm, operands, (False, True, True))
+    def launching(form: Configuration) -> Callable[[Gemm], None]:
+        return lambda gemm: launch.launch(form, 2, gemm, (gemm.a, gemm.b), (False, True, True))
+
+    alternating = next(form for form in FORMS if form.ALTERNATE)
+    return [launching(form) for form in (alternating, *list(WIDE)[:1])]
 
 
 def _integers(rows: int, columns: int, device: torch.device) -> torch.Tensor:

@@ -17,6 +17,9 @@ accumulator: of 160 and 192 columns two, BLOCK_N = 128 + 32 and 128 + 64, of 224
 128 + 64 + 32, of 288 and 320 two again, 256 + 32 and 256 + 64. So is the number of a block's rows:
 with three consumers each loads a block of its own.
 
+If WIDE, these blocks are only loaded, and stored: one instruction multiplies by all columns of a
+tile, see :mod:`triton_kernels.gemm.gluon.wide`, whose sums are blocks of 8 columns.
+
 A consumer's products read its rows of a from shared memory once for each block of columns, and
 all columns of b. With three blocks or three consumers these reads take longer than the products.
 Then, with BY_REGISTERS, a consumer loads its rows to registers first, multiplies them by all
@@ -55,6 +58,14 @@ from triton_kernels.gemm.gluon.versions import (
     thread_barrier,
     warpgroup_mma,
     warpgroup_mma_wait,
+)
+from triton_kernels.gemm.gluon.wide import (
+    wide_awaited,
+    wide_blocks,
+    wide_load,
+    wide_multiply,
+    wide_stages,
+    wide_zeros,
 )
 from triton_kernels.gemm.kernels import named, part_of, swizzle
 
@@ -148,19 +159,22 @@ def _bytes(descs, blocks):
 @gluon.jit
 def _load(
     descs, buffers, full, stage, m, n, k, pred,
-    A_T: gl.constexpr, B_T: gl.constexpr,
+    A_T: gl.constexpr, B_T: gl.constexpr, BLOCK_M: gl.constexpr = 0, BLOCK_N: gl.constexpr = 0,
 ):  # fmt: skip
     """Start the loads of one step of K into a stage."""
-    bar = full.index(stage)
-    BLOCKS: gl.constexpr = _blocks(buffers)
-    mbarrier.expect(bar, _bytes(descs, BLOCKS), pred=pred)
-    for i in gl.static_range(BLOCKS):
-        block = buffers[0].index(stage * BLOCKS + i)
-        load_tile(descs[0], [k, m] if A_T else [m, k], bar, block, pred=pred)
-        m += descs[0].block_shape[1 if A_T else 0]
-    for i in gl.static_range(1, len(buffers)):
-        load_tile(descs[i], [n, k] if B_T else [k, n], bar, buffers[i].index(stage), pred=pred)
-        n += descs[i].block_shape[0 if B_T else 1]
+    if len(buffers) == 1:
+        wide_load(descs, buffers[0], full, stage, m, n, k, pred, A_T, BLOCK_M, BLOCK_N)
+    else:
+        bar = full.index(stage)
+        BLOCKS: gl.constexpr = _blocks(buffers)
+        mbarrier.expect(bar, _bytes(descs, BLOCKS), pred=pred)
+        for i in gl.static_range(BLOCKS):
+            block = buffers[0].index(stage * BLOCKS + i)
+            load_tile(descs[0], [k, m] if A_T else [m, k], bar, block, pred=pred)
+            m += descs[0].block_shape[1 if A_T else 0]
+        for i in gl.static_range(1, len(buffers)):
+            load_tile(descs[i], [n, k] if B_T else [k, n], bar, buffers[i].index(stage), pred=pred)
+            n += descs[i].block_shape[0 if B_T else 1]
 
 
 @gluon.jit
@@ -183,7 +197,9 @@ def _produce(
         m, n = _origin(tile, size, begin, group_m, BLOCK_M, BLOCK_N, ALIGN)
         for step in range(gl.where(item == start, first + loaded, first), end):
             mbarrier.wait(empty.index(stage), phase)
-            _load(descs, buffers, full, stage, m, n, step * BLOCK_K, True, A_T, B_T)
+            _load(
+                descs, buffers, full, stage, m, n, step * BLOCK_K, True, A_T, B_T, BLOCK_M, BLOCK_N
+            )
             stage, phase = _advanced(stage, phase, STAGES)
 
 
@@ -270,7 +286,7 @@ def _copy(out, buffer, m, n, size, strides, UNIT: gl.constexpr):
     pointers to all elements would need more registers than a thread has. 11654×2457×188 took 1.3
     times as long so, 1.6 times with the pre-activation (H100).
     """
-    ROWS: gl.constexpr = 16
+    ROWS: gl.constexpr = min(16, buffer.shape[0])
     CHUNKS: gl.constexpr = buffer.shape[0] // ROWS
     COLUMNS: gl.constexpr = buffer.shape[1]
     rows, columns = size[0], multiple(size[1], UNIT)
@@ -478,11 +494,14 @@ def _rows(buffers, stage, ROW: gl.constexpr, ROWS: gl.constexpr, A_T: gl.constex
 
 
 @gluon.jit
-def _zeros(buffers, ROWS: gl.constexpr, B_T: gl.constexpr):
+def _zeros(buffers, ROWS: gl.constexpr, B_T: gl.constexpr, BLOCK_N: gl.constexpr):
     """The accumulators of a consumer's rows of a tile, one for each block of b."""
-    accs = ()
-    for i in gl.static_range(1, len(buffers)):
-        accs += (_zero(ROWS, _columns(buffers[i], B_T), _depth(buffers[i])),)
+    if len(buffers) == 1:
+        accs = wide_zeros(BLOCK_N)
+    else:
+        accs = ()
+        for i in gl.static_range(1, len(buffers)):
+            accs += (_zero(ROWS, _columns(buffers[i], B_T), _depth(buffers[i])),)
     return accs
 
 
@@ -501,6 +520,14 @@ def _depth(buffer):
 def _columns(buffer, B_T):
     """The columns of a block of b, by its buffer of all stages."""
     return buffer.shape[1 if B_T else 2]
+
+
+@gluon.jit
+def _blocks_of(accs, buffers):
+    """The accumulators as blocks of powers of two of columns."""
+    if len(buffers) == 1:
+        accs = wide_blocks(accs)
+    return accs
 
 
 @gluon.jit
@@ -539,24 +566,30 @@ def _meet(accs, part, mine, split, SIZE: gl.constexpr):
 def _multiply(
     buffers, stage, accs, more,
     ROW: gl.constexpr, A_T: gl.constexpr, B_T: gl.constexpr, BY_REGISTERS: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
 ):  # fmt: skip
     """Start the products of a step, which add to the sums if ``more``, and wait for those of the
     step before; BY_REGISTERS for these themselves. Before the first step there are none; the wait
     only gives the sums their type."""
-    a = _rows(buffers, stage, ROW, accs[0].shape[0], A_T)
-    if BY_REGISTERS:
-        a = a.load(_operand(accs[0]))
-    started = ()
-    for i in gl.static_range(len(accs)):
-        b = buffers[i + 1].index(stage)
-        if B_T:
-            b = b.permute((1, 0))
-        if BY_REGISTERS:  # only the name of the layout differs
-            a = gl.convert_layout(a, _operand(accs[i]), assert_trivial=True)
-        started += (warpgroup_mma(a, b, accs[i], use_acc=more, is_async=True),)
-    if BY_REGISTERS:  # the wait keeps a until then
-        started += (a,)
-    return _awaited(started, 0 if BY_REGISTERS else len(accs))[: len(accs)]
+    if len(buffers) == 1:
+        accs = wide_multiply(buffers[0], stage, accs, more, ROW, A_T, BLOCK_M, BLOCK_N)
+        done = wide_awaited(accs, 1)
+    else:
+        a = _rows(buffers, stage, ROW, accs[0].shape[0], A_T)
+        if BY_REGISTERS:
+            a = a.load(_operand(accs[0]))
+        started = ()
+        for i in gl.static_range(len(accs)):
+            b = buffers[i + 1].index(stage)
+            if B_T:
+                b = b.permute((1, 0))
+            if BY_REGISTERS:  # only the name of the layout differs
+                a = gl.convert_layout(a, _operand(accs[i]), assert_trivial=True)
+            started += (warpgroup_mma(a, b, accs[i], use_acc=more, is_async=True),)
+        if BY_REGISTERS:  # the wait keeps a until then
+            started += (a,)
+        done = _awaited(started, 0 if BY_REGISTERS else len(accs))[: len(accs)]
+    return done
 
 
 @gluon.constexpr_function
@@ -626,7 +659,7 @@ def _consume(
         phase = steps // STAGES & 1
     for item in range(start, items, programs):
         tile, part, first, end = _item(item, tiles, steps, split)
-        accs = _zeros(buffers, ROWS, B_T)
+        accs = _zeros(buffers, ROWS, B_T, BLOCK_N)
         if ALTERNATE:
             place = _place(
                 tile, size, begin, group_m, bias_ptr, accs, ROW, TURNED, BLOCK_M, BLOCK_N, ALIGN
@@ -634,18 +667,21 @@ def _consume(
             mbarrier.wait(turn.index(CONSUMER), turns)
             turns ^= 1
         mbarrier.wait(full.index(stage), phase)
-        accs = _multiply(buffers, stage, accs, False, ROW, A_T, B_T, BY_REGISTERS)
+        accs = _multiply(buffers, stage, accs, False, ROW, A_T, B_T, BY_REGISTERS, BLOCK_M, BLOCK_N)
         if BY_REGISTERS:
             mbarrier.arrive(empty.index(stage), count=1)
         stage, phase = _advanced(stage, phase, STAGES)
         if not ALTERNATE:
             place = _place(
-                tile, size, begin, group_m, bias_ptr, accs, ROW, TURNED, BLOCK_M, BLOCK_N, ALIGN
-            )
+                tile, size, begin, group_m, bias_ptr, _blocks_of(accs, buffers), ROW, TURNED,
+                BLOCK_M, BLOCK_N, ALIGN,
+            )  # fmt: skip
         m, n, biases = place
         for _ in range(first + 1, end):
             mbarrier.wait(full.index(stage), phase)
-            accs = _multiply(buffers, stage, accs, True, ROW, A_T, B_T, BY_REGISTERS)
+            accs = _multiply(
+                buffers, stage, accs, True, ROW, A_T, B_T, BY_REGISTERS, BLOCK_M, BLOCK_N
+            )
             if BY_REGISTERS:
                 mbarrier.arrive(empty.index(stage), count=1)
             else:  # the step before has been multiplied; this one's products run on
@@ -655,10 +691,10 @@ def _consume(
         if ALTERNATE:
             mbarrier.arrive(turn.index(1 - CONSUMER), count=1)
         if not BY_REGISTERS:
-            accs = _awaited(accs, 0)
+            accs = wide_awaited(accs, 0) if len(buffers) == 1 else _awaited(accs, 0)
             before = gl.where(stage == 0, STAGES - 1, stage - 1)
             mbarrier.arrive(empty.index(before), count=1)
-        accs = _relaid(accs)
+        accs = _relaid(_blocks_of(accs, buffers))
         last = True
         if split[0] is not None:
             mine = tile * CONSUMERS + CONSUMER
@@ -682,6 +718,7 @@ def gemm_gluon_kernel(
     b_desc,
     second_desc,
     third_desc,
+    fourth_desc,
     bias_ptr,
     c_ptr,
     out,
@@ -711,6 +748,7 @@ def gemm_gluon_kernel(
     BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr,
     BY_REGISTERS: gl.constexpr,
+    WIDE: gl.constexpr,
     WAITS: gl.constexpr,
     BESIDE: gl.constexpr,
 ):
@@ -718,12 +756,14 @@ def gemm_gluon_kernel(
 
     If A_T, a_desc describes a's transpose, [K, M]; if B_T, b_desc describes b's, [N, K]. A block
     of a_desc has all rows of a tile, or those of one of three consumers.
-    second_desc and third_desc also describe b, with blocks of the columns that those before leave
-    of a tile, or are None.
+    second_desc, third_desc and fourth_desc also describe b, with blocks of the columns that those
+    before leave of a tile, or are None.
 
     If OUT_TMA, out and pre are descriptors with blocks of PART_M × PART_N. If TURNED, they are of
     the transpose, whose columns the bias belongs to: a caller that wants tiles of 16, 32, 96, 160
     or more rows passes bᵀ and aᵀ as a and b.
+
+    WIDE: whether one instruction has a tile's whole width; only for b along K.
 
     UNIT: if not OUT_TMA, a divisor of the length and pitch of the rows of out, at most 4, or 1 if
     their elements are not neighbours. WAITS: whether the launch that copies an operand may still
@@ -733,13 +773,18 @@ def gemm_gluon_kernel(
     """
     descs = (a_desc, b_desc)
     BLOCKS: gl.constexpr = BLOCK_M // a_desc.block_shape[1 if A_T else 0]
-    buffers = (_stages_of(a_desc, STAGES * BLOCKS), _stages_of(b_desc, STAGES))
     if second_desc is not None:
         descs += (second_desc,)
-        buffers += (_stages_of(second_desc, STAGES),)
     if third_desc is not None:
         descs += (third_desc,)
-        buffers += (_stages_of(third_desc, STAGES),)
+    if fourth_desc is not None:
+        descs += (fourth_desc,)
+    if WIDE:
+        buffers = (wide_stages(a_desc, BLOCK_M, BLOCK_N, STAGES),)
+    else:
+        buffers = (_stages_of(a_desc, STAGES * BLOCKS),)
+        for i in gl.static_range(1, len(descs)):
+            buffers += (_stages_of(descs[i], STAGES),)
     out_buffer = _result_buffers(out, CONSUMERS, PART_N, OUT_TMA, TURNED)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -767,7 +812,7 @@ def gemm_gluon_kernel(
     m, n = _origin(tile, size, begin, group_m, BLOCK_M, BLOCK_N, ALIGN)
     for i in gl.static_range(STAGES):
         k = (first + i) * BLOCK_K
-        _load(descs, buffers, full, i, m, n, k, i < loaded, A_T, B_T)
+        _load(descs, buffers, full, i, m, n, k, i < loaded, A_T, B_T, BLOCK_M, BLOCK_N)
     # Registers per thread: 240 in consumers, 160 in three of them, 24 in the producer.
     if CONSUMERS == 3:
         gl.warp_specialize(

@@ -20,7 +20,7 @@ from triton_kernels.gemm.gluon.kernels import gemm_gluon_kernel
 from triton_kernels.gemm.gluon.versions import TensorDescriptor, gl
 
 Block = tuple[int, int]
-MOST = 3  # blocks of a tile's columns
+MOST = 4  # blocks of a tile's columns
 # The stages where a tile has no more steps: others would only be set up, or load the next tiles.
 # 1.03 times as fast with up to two steps, 1.04 times with three or four (H200, 43 and 23 pairs of a
 # product and tiles).
@@ -194,6 +194,7 @@ def _prepared(
     a_t, b_t, out_tma = how
     blocks = Blocks(chosen, a_t, b_t)
     m, n, k, _, warps, stages = tiles_of(chosen)
+    wide = chosen in forms.WIDE and b_t
     prepared = Launch(
         gemm_gluon_kernel,
         (),
@@ -211,7 +212,8 @@ def _prepared(
         BLOCK_N=n,
         BLOCK_K=k,
         STAGES=min(stages, FEW_STAGES) if few_steps else stages,
-        BY_REGISTERS=chosen.by_registers,
+        BY_REGISTERS=chosen.by_registers and not wide,
+        WIDE=wide,
         num_warps=WARPS,
         **_launch.waiting(waits),
         BESIDE=beside,

@@ -1,5 +1,6 @@
 """The parts of Gluon that the kernel uses, under one name in all versions of Triton."""
 
+import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -18,8 +19,13 @@ thread_barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 _memory = gl.shared_memory_descriptor
 reinterpret = getattr(_memory, "reinterpret", None) or _memory._reinterpret
 store_wait = tma.store_wait
+# Whether a part of a buffer is a slice, whose beginning must be a constant. In versions without
+# slices of buffers that are no power of two, its first element may be reinterpreted as all of it.
+# Triton 3.8 has neither, see forms.WIDE.
+SLICES = gl.constexpr(tuple(map(int, triton.__version__.split(".")[:2])) > (3, 8))
 
 __all__ = [
+    "SLICES",
     "TensorDescriptor",
     "fence_async_shared",
     "gdc_launch_dependents",
