@@ -19,7 +19,7 @@ from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch, mo
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.configurations import WARPS
 from triton_kernels.gemm.gluon import forms
-from triton_kernels.gemm.gluon.forms import EVERY, FEW, FORMS
+from triton_kernels.gemm.gluon.forms import EVERY, FEW, FORMS, WIDE
 from triton_kernels.interpreter.cross_compile import compiling
 
 H200 = GPUS["sm_90"]
@@ -77,7 +77,9 @@ def test_results_by_elements_against_float64(form: Configuration, N: int) -> Non
         torch.testing.assert_close(each.double(), right, rtol=2**-8, atol=2**-8)
 
 
-@pytest.mark.parametrize("form", EVERY, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+@pytest.mark.parametrize(
+    "form", [*FORMS, *list(WIDE)[::4]], ids=lambda form: "x".join(map(str, form.tiles[:2]))
+)
 def test_relu_selects_before_results_are_rounded(form: Configuration) -> None:
     """Two results are rounded at once then. LLVM alone would round first in some forms, and select
     16 bits one by one."""
