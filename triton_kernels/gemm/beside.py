@@ -29,7 +29,7 @@ STEP = 64  # what the first row or column of the rest is a multiple of, so that 
 def beside(
     problem: Problem, gpu: Gpu, forms: Sequence[tuple[Configuration, float]], alone: float
 ) -> Configuration | None:
-    """The fastest pair of configurations by the model, or None if one alone is about as fast.
+    """The fastest pair of configurations by the model, or None if one alone is as fast.
     Products with operands that have no descriptor were not measured, and get None.
 
     Args:
