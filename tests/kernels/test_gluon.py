@@ -23,10 +23,10 @@ from compare.compiling import walk
 from compare.ops import SPECS
 from triton_kernels import _launch
 from triton_kernels._gpu import Gpu
-from triton_kernels.gemm import GPUS, Configuration, Problem, choose, gluon, launch
+from triton_kernels.gemm import GPUS, Configuration, Problem, choice, choose, gluon, launch
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.choice import fastest
-from triton_kernels.gemm.gluon import availability
+from triton_kernels.gemm.gluon import availability, forms
 from triton_kernels.gemm.gluon.forms import EVERY, FMA_FORMS, FORMS, WIDE
 from triton_kernels.interpreter.cross_compile import compiling
 
@@ -373,6 +373,36 @@ def test_a_failed_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "its self-test gives a wrong product" in tried(partial(multiply, wrong=1.0))
     with pytest.warns(RuntimeWarning, match="please report"):
         assert "CompilationError" in tried(refusing)
+
+
+@pytest.fixture
+def wide() -> Iterator[dict[Configuration, float]]:
+    """A copy of WIDE that may be given up."""
+    copy = dict(WIDE)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (availability, forms):
+            patch.setattr(module, "WIDE", copy)
+        choice.forget()
+        yield copy
+    choice.forget()
+
+
+def test_a_failed_self_test_of_tiles_of_any_width(
+    wide: dict[Configuration, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only these are given up, also where the choice is known."""
+    asked = problem(8480, 896, 11520)
+    assert choose(asked, H200) in wide.keys() - FORMS.keys()
+
+    def multiply(form: Configuration, programs: int, gemm: Gemm, *args: Any) -> None:
+        gemm.out.copy_(gemm.a.double() @ gemm.b.t().double())
+        gemm.out[0, 0] += form in wide
+
+    monkeypatch.setattr(f"{GLUON_LAUNCH}.launch", multiply)
+    with pytest.warns(RuntimeWarning, match="not used in tiles of any width.*a wrong product"):
+        assert availability._self_test(torch.device("cpu"), False) == ""
+    assert wide == {}
+    assert choose(asked, H200) in FORMS
 
 
 # ---- on the GPU ----

@@ -544,6 +544,13 @@ _SMALLEST = Configuration(False, Tiles(16, 16, 16, 8, 4, 1))
 _failed: frozenset[Failed] = frozenset()
 
 
+def forget() -> None:
+    """Choose anew from now on, because other configurations may run."""
+    choose.cache_clear()
+    _of_gluon.cache_clear()
+    _known_calls.forget()
+
+
 def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: Exception) -> bool:
     """Record that a launch ran out of resources, and warn. Returns whether there is a smaller
     configuration."""
@@ -552,8 +559,7 @@ def too_large(configuration: Configuration, problem: Problem, gpu: Gpu, error: E
         return False
     used = [configuration, *([configuration.rest.form] if configuration.rest else [])]
     _failed |= {(form.kind, problem.of_any_size(), gpu) for form in used}
-    choose.cache_clear()
-    _known_calls.forget()
+    forget()
     warnings.warn(
         f"a matrix product needs more resources than this GPU has; smaller tiles are used from now "
         f"on; please report it: {problem} on {gpu} as {configuration}: {error}",

@@ -121,8 +121,39 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
+def _give_up_wide(error: Exception) -> None:
+    """Stop using forms.WIDE after a failure, and warn. All other forms remain."""
+    from triton_kernels.gemm import choice  # which imports this folder's forms
+    from triton_kernels.gemm.gluon import launch
+
+    WIDE.clear()
+    choice.forget()
+    launch._prepared.cache_clear()
+    warnings.warn(
+        f"gemm_gluon_kernel is not used in tiles of any width from now on, and some products take "
+        f"longer; please report it: with triton {triton.__version__} it fails: {_words(error)}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
 def _self_test(device: torch.device, multiply_adds: bool) -> str:
-    """What is wrong with a test product, or "". Its elements are integers, so it is exact."""
+    """What is wrong with a test product, or ""."""
+    launch, *wide = _test_launches(multiply_adds)
+    if error := _failure(launch, device, multiply_adds):
+        give_up(device, error)
+        return _tested[device, multiply_adds]
+    for each in wide:
+        if error := _failure(each, device, multiply_adds):
+            _give_up_wide(error)
+    return ""
+
+
+def _failure(
+    launch: Callable[[Gemm], None], device: torch.device, multiply_adds: bool
+) -> Exception | None:
+    """What a launch of a test product raises, or that its result is wrong. Its elements are
+    integers, so it is exact."""
     # Several tiles, with tails in each dimension, and for multiply-adds a kept sum.
     M, N, K = 264, 328, 400 if multiply_adds else 200
     try:
@@ -130,18 +161,12 @@ def _self_test(device: torch.device, multiply_adds: bool) -> str:
             a, b = (_integers(*shape, device) for shape in ((M, K), (N, K)))
             if multiply_adds:
                 a, b = a.float(), b.float()
-            expected, right = a.double() @ b.t().double(), True
-            for launch in _test_launches(multiply_adds):
-                out = torch.full((M, N), torch.nan, dtype=a.dtype, device=device)
-                launch(Gemm("gemm", a, b, None, None, out, "none", 1.0, 0.0, "ieee"))
-                right = right and torch.equal(out.double(), expected)
-    except Exception as error:  # noqa: BLE001 - after any error the other kernels are used
-        give_up(device, error)
-        return _tested[device, multiply_adds]
-    if not right:
-        give_up(device, ArithmeticError("its self-test gives a wrong product"))
-        return _tested[device, multiply_adds]
-    return ""
+            out = torch.full((M, N), torch.nan, dtype=a.dtype, device=device)
+            launch(Gemm("gemm", a, b, None, None, out, "none", 1.0, 0.0, "ieee"))
+            right = torch.equal(out.double(), a.double() @ b.t().double())
+    except Exception as error:  # noqa: BLE001 - after any error other kernels are used
+        return error
+    return None if right else ArithmeticError("its self-test gives a wrong product")
 
 
 def _test_launches(multiply_adds: bool) -> list[Callable[[Gemm], None]]:

@@ -6,11 +6,12 @@ reads its rows of a from shared memory once, whatever the width, where blocks of
 columns read them three times: tiles of 208 columns are faster so, and all other widths are there.
 
 PTX needs addresses in shared memory, which Gluon does not tell. So the stages of a and b are one
-buffer, which the kernel allocates first: it begins where the shared memory of the program begins.
-The self-test of :mod:`triton_kernels.gemm.gluon.availability` multiplies in such a tile, because a
-future Triton may allocate in another order. A stage has the rows of a, then the columns of b. Each
-row, and each column, has 128 bytes along K, 8 of them are a unit, whose bytes are swizzled; of a
-that lies across K a unit has 64 rows of it and 8 of K.
+buffer, which the kernel allocates first: it begins where the shared memory of the program begins. A
+future Triton may allocate in another order: then the self-test of
+:mod:`triton_kernels.gemm.gluon.availability`, which multiplies in such a tile, gives these up. A
+stage has the rows of a, then the columns of b. Each row, and each column, has 128 bytes along K, 8
+of them are a unit, whose bytes are swizzled; of a that lies across K a unit has 64 rows of it and 8
+of K.
 
 The widths, layouts and waits are those of PTX's wgmma.mma_async, and its matrix descriptors.
 """
