@@ -61,9 +61,9 @@ def ids(form: Configuration) -> str:
 
 
 def test_a_product_of_a_little_more_than_a_wave_gets_a_pair() -> None:
-    """In tiles of 144×192 the first 2304 of 2488 rows are 240 tiles, nearly two waves, whose last
-    few multiprocessors and then all others compute the rest in 46 tiles of 192×128. It takes 0.94
-    of the time in tiles of 96×192, which is the fastest single one by the model (H200)."""
+    """In tiles of 144×192 the first 2304 of 2488 rows are 240 tiles, which leave 24 multiprocessors
+    free in their second wave. The rest is 23 tiles of 192×128. It takes 0.94 of the time in tiles
+    of 96×192, which is the fastest single configuration by the model (H200)."""
     chosen = choose(problem(*SHAPE), H200)
     assert chosen == CHOSEN
     _, alone = fastest(problem(*SHAPE), H200)

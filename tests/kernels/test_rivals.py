@@ -83,11 +83,9 @@ def score(M: int | None, N: int | None, K: int | None, act: str, other: str = "e
 def before_any_width(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Products have the forms that they had when these were timed."""
     monkeypatch.setattr(forms, "WIDE", {})
-    for remembered in (choice.choose, choice._of_gluon):
-        remembered.cache_clear()
+    choice.forget()
     yield
-    for remembered in (choice.choose, choice._of_gluon):
-        remembered.cache_clear()
+    choice.forget()
 
 
 @pytest.mark.usefixtures("before_any_width")

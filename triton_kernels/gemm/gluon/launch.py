@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from triton_kernels import _launch
+from triton_kernels._counts import powers_of_2
 from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
@@ -42,7 +43,7 @@ class Blocks:
         if m & (m - 1):  # not a power of two: each consumer has a block
             m //= warps // WARPS
         self.a = (k, m) if a_t else (m, k)
-        self.b: list[Block | None] = [(each, k) if b_t else (k, each) for each in split(n)]
+        self.b: list[Block | None] = [(each, k) if b_t else (k, each) for each in powers_of_2(n)]
         self.b += [None] * (MOST - len(self.b))
         self.part = n // chosen.SUBTILES
         self.out = (self.part, PART_M) if chosen.TURNED else (PART_M, self.part)
@@ -54,12 +55,6 @@ def tiles_of(chosen: Configuration) -> Tiles:
     if not chosen.TURNED:
         return tiles
     return tiles._replace(BLOCK_M=tiles.BLOCK_N, BLOCK_N=tiles.BLOCK_M)
-
-
-def split(columns: int) -> list[int]:
-    """The columns of a tile as a sum of powers of two, the largest first."""
-    powers = (1 << bit for bit in reversed(range(columns.bit_length())))
-    return [power for power in powers if columns & power]
 
 
 def unit_of(out: Tensor) -> int:

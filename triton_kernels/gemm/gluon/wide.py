@@ -18,6 +18,7 @@ The widths, layouts and waits are those of PTX's wgmma.mma_async, and its matrix
 
 from __future__ import annotations
 
+from triton_kernels._counts import powers_of_2
 from triton_kernels.gemm.gluon.versions import (
     SLICES,
     gl,
@@ -29,6 +30,7 @@ from triton_kernels.gemm.gluon.versions import (
 
 UNIT = gl.constexpr(8)
 UNIT_BYTES = gl.constexpr(1024)
+_powers = gluon.constexpr_function(powers_of_2)
 
 
 @gluon.constexpr_function
@@ -192,13 +194,6 @@ def wide_awaited(sums, LEFT: gl.constexpr):
 
 
 @gluon.constexpr_function
-def _widths(count):
-    """The number of blocks of 8 columns as a sum of powers of two, the largest first."""
-    powers = (1 << bit for bit in reversed(range(count.bit_length())))
-    return [power for power in powers if count & power]
-
-
-@gluon.constexpr_function
 def _first(widths, i):
     return sum(widths[:i])
 
@@ -217,7 +212,7 @@ def _joined(sums, FIRST: gl.constexpr, COUNT: gl.constexpr):
 @gluon.jit
 def wide_blocks(sums):
     """The sums as blocks of powers of two of columns. Only registers are renamed."""
-    WIDTHS: gl.constexpr = _widths(len(sums))
+    WIDTHS: gl.constexpr = _powers(len(sums))
     blocks = ()
     for i in gl.static_range(len(WIDTHS)):
         blocks += (_joined(sums, _first(WIDTHS, i), WIDTHS[i]),)
