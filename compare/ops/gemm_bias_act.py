@@ -19,6 +19,7 @@ from compare.specs.products import (
     ALIGNMENTS,
     FEW_ROWS,
     GLUON,
+    GLUON_ADDEND,
     GLUON_ALONG,
     GLUON_BESIDE,
     GLUON_BESIDE_TURNED,
@@ -209,6 +210,9 @@ class GemmBiasAct(Product):
         for i, cut in enumerate(GLUON_ALONG):
             if i % 2 == (dtype == "bfloat16"):
                 yield of(cut, operands[i // 2 % 2], *turned[i // 2 % 3])
+        added = ("functional", 0, {**EPILOGUE}), ("strided", 3, {"bias": True, "c": "column"})
+        for i, cut in enumerate((*GLUON_ADDEND, *GLUON_FEW)):
+            yield of(cut, operands[i % 2], *added[(i // 2 + (dtype == "bfloat16")) % 2])
         if dtype == "bfloat16":  # an addend that float16 does not hold
             shape, multiprocessors = min(GLUON)
             how = {"multiprocessors": multiprocessors, "operands": "forward"}

@@ -18,6 +18,7 @@ from compare.ops import SPECS
 from compare.specs.drawn_products import OPERANDS
 from compare.specs.products import (
     GLUON,
+    GLUON_ADDEND,
     GLUON_ALONG,
     GLUON_BESIDE,
     GLUON_BESIDE_TURNED,
@@ -34,8 +35,11 @@ from triton_kernels.gemm.gluon.launch import tiles_of
 
 OPS = ("linear_act", "linear_gelu", "gemm_bias_act")
 HALF, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
-# Those that compute the transpose of more than 32 rows.
+# Those that compute the transpose of more than 32 rows, where a lies across K; and along it, where
+# 160×256 was never found to be the fastest.
 TURNED = [f for f in FORMS if f.TURNED and (f.tiles.BLOCK_M > 32 or f.tiles.BLOCK_N <= NARROW)]
+INSTEAD = {(*f.tiles[:2], f.ALTERNATE) for f in WIDE} | {(160, 256, False)}
+ALONG = [*WIDE, *(f for f in TURNED if (*f.tiles[:2], f.ALTERNATE) not in INSTEAD)]
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -64,7 +68,7 @@ def test_variants_of_one_mode(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ((33, 65, 70), "float16", {"bias": True}, True),
         ((32, 65, 70), "float16", {}, True),
         ((1, 40, 40), "bfloat16", {"bias": True}, True),
-        ((32, 65, 70), "float16", {"c": "full"}, False),
+        ((32, 65, 70), "float16", {"c": "full"}, True),
         ((32, 32, 70), "float16", {}, False),
         ((70, 40, 0), "float16", {}, False),
         ((70, 40, 136), "float32", {}, True),
@@ -104,7 +108,7 @@ def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = SPECS["gemm_bias_act"]
     forms = len(GLUON + GLUON_BESIDE)
     turned = len(GLUON_TURNED + GLUON_FEW + GLUON_BESIDE_TURNED)
-    along = len(GLUON_ALONG) // 2
+    along, addends = len(GLUON_ALONG) // 2, len(GLUON_ADDEND + GLUON_FEW)
     for dtype, plain, special in (("float16", forms, 0), ("bfloat16", 0, 1)):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         before = set(map(str, spec.cases(dtype, "quick")))
@@ -113,7 +117,11 @@ def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         cuts = [c for c in more if "operands" in c.options]
         added = Counter(c.options.get("c") for c in cuts)
         assert added == Counter(
-            {"full": forms + special, "column": forms, None: plain + forms + 3 * turned + along}
+            {
+                "full": forms + special + (addends + (dtype == "float16")) // 2,
+                "column": forms + (addends + (dtype == "bfloat16")) // 2,
+                None: plain + forms + 3 * turned + along,
+            }
         )
         pre = sum(c.options.get("training") == "pre" for c in cuts)
         assert turned + along // 4 < pre < turned + along // 2
@@ -138,7 +146,7 @@ def problem(M: int, N: int, K: int, dtype: torch.dtype, operands: str, c: str) -
     [
         (GLUON, tuple(OPERANDS), [form for form in FORMS if not form.TURNED], (HALF, BF16, F32)),
         (GLUON_TURNED, ("wgrad",), TURNED, (HALF, BF16)),
-        (GLUON_ALONG, ("forward", "dgrad"), [*TURNED, *WIDE], (HALF, BF16)),
+        (GLUON_ALONG, ("forward", "dgrad"), ALONG, (HALF, BF16)),
     ],
     ids=["rows", "transpose", "along"],
 )
@@ -172,6 +180,20 @@ def test_the_check_reaches_every_form(
         able = [form for form in forms if dtype != F32 or not form.by_registers]
         assert reached == {form.of_dtype(dtype) for form in able}
     assert several >= len(cuts) / 4
+
+
+def test_the_check_reaches_transposes_with_an_addend() -> None:
+    """Whole, alternating, by three consumers, and with K in parts."""
+    kinds = set()
+    for (M, N, K), multiprocessors in GLUON_ADDEND:
+        gpu = GPUS["sm_90"]._replace(multiprocessors=multiprocessors)
+        forms = {choose(problem(M, N, K, BF16, o, "even"), gpu) for o in ("forward", "dgrad")}
+        (form,) = forms
+        assert form.TURNED
+        kinds.add((form.tiles.num_warps // 4, form.ALTERNATE, form.SPLIT > 1))
+    assert kinds == {(1, False, False), (2, False, False), (2, True, False), (3, False, False)} | {
+        (1, False, True)
+    }
 
 
 def test_the_check_reaches_sums_in_parts() -> None:
@@ -233,8 +255,8 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
         tiles.add(" ".join(words))
     tiles.add("128×64×64")  # with K in parts
     every = set(itertools.product(("float16", "bfloat16"), tiles))
-    wide = ("64×64×64", "64×160×32", "128×192×32", "128×128×32 alternate", "64×256×32")
-    wide += ("64×128×32",)
+    wide = ("64×64×64", "64×160×32", "64×192×32", "128×64×32 alternate", "128×160×32")
+    wide += ("128×256×32",)
     every |= {("float32/tf32", tile) for tile in wide}
     every |= {("float32/f16x3", tile) for tile in ("128×128×64", "64×128×64", "64×64×64")}
     every |= {("float32", "×".join(map(str, form.tiles[:3]))) for form in FMA_FORMS}

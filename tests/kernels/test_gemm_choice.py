@@ -84,6 +84,7 @@ def test_an_h200_gets_what_was_measured() -> None:
     """But one: the largest tile did not fit beside an odd c, and the call failed. Of results of
     four bytes fewer stages fit, and the largest tile beside no c."""
     others = split = brief = 0
+    unaligned = choice.BRIEF_TILES_UNALIGNED.values()
     for problem, *_ in walk.products():
         got = choose(problem, GPUS["sm_90"])
         if problem.M <= 32 and problem.dtype in (torch.float16, BF16):
@@ -94,6 +95,8 @@ def test_an_h200_gets_what_was_measured() -> None:
             assert got.tiles in {*choice.POINTER_TILES, Tiles(*measured(problem)[1])}
         elif problem.K <= choice.BRIEF and got.tiles in choice.BRIEF_TILES:
             brief += 1
+        elif problem.K <= choice.BRIEF_UNALIGNED and got.tiles in unaligned:
+            assert min(problem.pitches) < 16
         elif problem.c == "odd" and measured(problem)[1] == (128, 256, 64, 16, 8, 3):
             assert got.tma
             assert got.tiles != measured(problem)[1]

@@ -56,6 +56,30 @@ def test_results_by_elements_leave_registers_for_the_sums(
     assert set(figures.stores) == {bits}
 
 
+@pytest.mark.parametrize(("N", "bits"), [(312, "32"), (310, "32"), (311, "16")])
+def test_an_addend_is_read_as_wide_as_its_rows_allow(N: int, bits: str) -> None:
+    """A thread has pairs of neighbours. Alone they made 4169×7688×400 take 1.5 times as long."""
+    (form,) = (form for form in FORMS if form.tiles[:2] == (128, 128))
+    with compiling(90) as launches, forced(form):
+        triton_kernels.gemm_bias_act(empty(324, 200), empty(200, N, True), c=empty(324, N))
+    (figures,) = machine_code.of_triton([(launches[-1].cubin, launches[-1].shared)], "sm_90")
+    assert set(figures.loads) == {bits, "bulk"}
+
+
+@pytest.mark.parametrize("tiles", [(184, 128), (112, 128)], ids=str)
+def test_parts_of_a_tile_may_overlap(tiles: tuple[int, int]) -> None:
+    """Of tiles that alternate: each consumer stores twice 64 columns of them."""
+    (form,) = (form for form in WIDE if form.tiles[:2] == tiles and form.ALTERNATE)
+    assert form.part == 32
+    with compiling(90) as launches, forced(form):
+        triton_kernels.gemm_bias_act(empty(324, 200), empty(200, 304, True), act="relu")
+    made = launches[-1]
+    stores = made.asm["ptx"].count("cp.async.bulk.tensor.2d.global")
+    assert stores == 2 * 2 * -(-tiles[0] // 32)
+    (figures,) = machine_code.of_triton([(made.cubin, made.shared)], "sm_90")
+    assert figures.spills == 0
+
+
 @pytest.mark.gpu_only
 @needs_hopper
 @pytest.mark.parametrize(
@@ -78,7 +102,7 @@ def test_results_by_elements_against_float64(form: Configuration, N: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "form", [*FORMS, *list(WIDE)[::4]], ids=lambda form: "x".join(map(str, form.tiles[:2]))
+    "form", list(EVERY)[::3], ids=lambda form: "x".join(map(str, form.tiles[:2]))
 )
 def test_relu_selects_before_results_are_rounded(form: Configuration) -> None:
     """Two results are rounded at once then. LLVM alone would round first in some forms, and select
@@ -286,4 +310,4 @@ def test_pieces_of_rows_across_K_are_read_where_copies_take_longer() -> None:
     assert choose(asked._replace(pitches=(2, 128)), H200).tma
     assert choose(asked._replace(across=(False, True)), H200).tma
     assert choose(asked._replace(pitches=(8, 2)), H200).tma
-    assert choose(asked._replace(K=128), H200).tma
+    assert choose(asked._replace(K=264), H200).tma

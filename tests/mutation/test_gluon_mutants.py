@@ -16,7 +16,15 @@ from compare.mutation import explained, planting, population, tables, trial
 from compare.mutation.explained import Explanation
 from compare.mutation.planting import Plan
 from compare.ops import SPECS
-from compare.specs.products import GLUON, GLUON_BESIDE, GLUON_FMA, GLUON_PARTS, Cut
+from compare.specs.products import (
+    GLUON,
+    GLUON_ADDEND,
+    GLUON_BESIDE,
+    GLUON_FEW,
+    GLUON_FMA,
+    GLUON_PARTS,
+    Cut,
+)
 from triton_kernels.gemm.gluon import availability
 
 KERNELS = f"{population.GLUON}kernels.py"
@@ -63,13 +71,15 @@ def test_only_cases_and_the_variant_that_run_it(monkeypatch: pytest.MonkeyPatch)
     assert all(applies(candidate, spec, case) for case in few)
     ops = ["gemm_bias_act", "linear_act"]
     tried = [
-        c for _, c in trial._tried(ops, "triton-compiled", "quick", 90, None, "gluon", KERNELS)
+        c for _, c in trial._tried(ops, "triton-compiled", "quick", 120, None, "gluon", KERNELS)
     ]
     cuts = GLUON + GLUON_BESIDE
-    first, rest = tried[: 2 * len(cuts)], tried[2 * len(cuts) :]
-    of_forms = {(shape, number) for shape, number in cuts}
-    of_forms |= {((M, N - 3, K), number) for (M, N, K), number in cuts}
-    assert {(case.shape, case.options["multiprocessors"]) for case in first} == of_forms
+    addends = GLUON_ADDEND + GLUON_FEW  # each with one of the two epilogues
+    number = 2 * len(cuts) + len(addends)
+    first, rest = tried[:number], tried[number:]
+    of_forms = {(shape, number) for shape, number in cuts + addends}
+    of_forms |= {((M, N - 3, K), number) for (M, N, K), number in cuts + addends}
+    assert {(case.shape, case.options["multiprocessors"]) for case in first} <= of_forms
     assert {case.dtype for case in first} == {"float16"}
     assert all("c" in case.options for case in first)
     assert len({case.dtype for case in rest}) > 1

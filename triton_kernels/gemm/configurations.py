@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from triton_kernels._counts import cdiv
+from triton_kernels._counts import cdiv, next_power_of_2
 
 HALVES = (torch.float16, torch.bfloat16)
 ALIGNED = 128  # bytes of a line of L2, and of a row of a tile that a descriptor loads at once
@@ -137,6 +137,13 @@ class Configuration(NamedTuple):
         return self._replace(SPLIT=1, rest=None, copies=(False, False))
 
     @property
+    def part(self) -> int:
+        """The columns of a tile that a consumer of gemm_gluon_kernel stores at once: a power of
+        two. If SUBTILES of them are more than the tile has, the last overlap others."""
+        columns = self.tiles.BLOCK_M if self.TURNED else self.tiles.BLOCK_N
+        return next_power_of_2(cdiv(columns, self.SUBTILES))
+
+    @property
     def by_registers(self) -> bool:
         """Whether the consumers of gemm_gluon_kernel load rows to registers: there are three, or
         two whose tiles have three blocks of columns. With one nobody would multiply meanwhile. Two
@@ -184,8 +191,7 @@ class Configuration(NamedTuple):
         if self.gluon and not problem.by_cores:
             return loop + (m * n * 4 if self.tiles.kept else 0) + _REST
         if self.gluon:  # each consumer has buffers for parts of its tile
-            columns = (m if self.TURNED else n) // self.SUBTILES
-            parts = warps // WARPS * BUFFERS * PART_M * columns
+            parts = warps // WARPS * BUFFERS * PART_M * self.part
             return loop + parts * problem.out_dtype.itemsize + _REST
         if problem.precision == "f16x3":  # two parts of two bytes; one tile per program
             epilogue = m * n * 4  # from tensor memory it does not reuse the stages

@@ -31,7 +31,14 @@ from typing import NamedTuple
 
 from triton_kernels._counts import cdiv
 from triton_kernels._gpu import Gpu, Peaks, peaks
-from triton_kernels.gemm.configurations import ALIGNED, DOT_ROWS, SLOW, Configuration, Problem
+from triton_kernels.gemm.configurations import (
+    ALIGNED,
+    DOT_ROWS,
+    FEW_ROWS,
+    SLOW,
+    Configuration,
+    Problem,
+)
 
 MEMORY = 0.9  # fraction of the peak bandwidth
 # Fraction of the tensor cores' peak that all together sustain. Power is limited, so it also counts
@@ -65,14 +72,17 @@ STEP = 2.1e-7  # least seconds of a step of K in one program, until its loads ar
 LONG_STEP = 1.7e-6  # the same with multiply-adds per operand, or if it waits for every load
 EPILOGUE = 1e-10  # seconds per element, on one multiprocessor
 OF_ROWS = 0.83  # factor for the epilogue of a transpose, whose bias is one of rows
-TURN = 2e-7  # seconds between the tiles of two consumers that alternate
+TURN = 1e-7  # seconds between the tiles of two consumers that alternate
 ADDEND = 1.6  # factor for the epilogue with an addend c
+# The same of a transpose, whose threads load single elements of c.
+TURNED_ADDEND = 3.5
 MEETING = 1e-6  # seconds until the last program of a tile knows that it is the last
+# The same of Gluon's forms of more than 32 rows on tensor cores. With ADDING_LARGE it was set on 40
+# products, each whole and in parts: their choice went from 1.021 to 1.015 times the best (H200).
+MEETING_GLUON = 1.5e-6
 ADDING = 4e10  # bytes/s at which it adds the parts
-# The same of tiles of 128×128 or more, whose parts take long to be stored. Set so that the choice
-# takes least time on 93 products of bfloat16 matrices in Gluon's forms (H200): it went from 1.022
-# to 1.016 times the best, on 33 others from 1.016 to 1.017 times.
-ADDING_LARGE = 2e10
+# The same of tiles of 128×128 or more, whose parts take long to be stored.
+ADDING_LARGE = 1.5e10
 # Of programs that together reach a multiprocessor's peak, which are those of gemm_gluon_fma_kernel
 # and of float64. Fitted to 100 drawn problems in all configurations of the former and their splits:
 # the chosen took 1.01 times as long as the best, and 1.02 times if fitted to the other half. For
@@ -157,7 +167,7 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
     line = ALIGNED // itemsize
     elements = M * K + K * N + M * N * (2 if c else 1)
     moved = elements * itemsize / (peak.bandwidth * MEMORY)
-    addend = ADDEND if c else 1
+    addend, turned = (ADDEND, OF_ROWS * TURNED_ADDEND) if c else (1.0, OF_ROWS)
     by_cores, kind = problem.by_cores, problem.of_any_size()
     a_loads = PITCHES[of_a] * (ACROSS if a_across else 1.0)
     b_loads = PITCHES[of_b] * (ACROSS if b_across else 1.0)
@@ -195,7 +205,11 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
                 of_columns *= HALF_LINES
             loaded = loads * (of_rows + of_columns) * k * itemsize / BY_DESCRIPTORS
             each = (multiplied**4 + loaded**4) ** 0.25  # seconds of a step
-            last = m * n * EPILOGUE * epilogue * addend * (OF_ROWS if form.TURNED else 1.0)
+            if form.TURNED:
+                last = _stored_rows(form) * n * EPILOGUE * epilogue * turned
+            else:
+                last = m * n * EPILOGUE * epilogue * addend
+        meeting = MEETING_GLUON if form.gluon and by_cores and m > FEW_ROWS else MEETING
         times = []
         for parts in numbers:
             steps = -(-depth // parts)
@@ -221,11 +235,17 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
             time += copying if tma else 0.0
             if parts > 1:
                 adding = ADDING_LARGE if m * n >= 128 * 128 else ADDING
-                time += MEETING + parts * m * n * max(4, itemsize) / adding
+                time += meeting + parts * m * n * max(4, itemsize) / adding
             times.append(time)
         return times
 
     return seconds
+
+
+@functools.cache
+def _stored_rows(form: Configuration) -> int:
+    """The rows that the epilogue of a transpose's tile stores, some of them twice."""
+    return form.SUBTILES * form.part
 
 
 def _of_few(problem: Problem, gpu: Gpu, moved: float, copying: float) -> Callable[..., list[float]]:

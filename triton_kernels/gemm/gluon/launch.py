@@ -45,7 +45,7 @@ class Blocks:
         self.a = (k, m) if a_t else (m, k)
         self.b: list[Block | None] = [(each, k) if b_t else (k, each) for each in powers_of_2(n)]
         self.b += [None] * (MOST - len(self.b))
-        self.part = n // chosen.SUBTILES
+        self.part = chosen.part
         self.out = (self.part, PART_M) if chosen.TURNED else (PART_M, self.part)
 
 
@@ -57,10 +57,10 @@ def tiles_of(chosen: Configuration) -> Tiles:
     return tiles._replace(BLOCK_M=tiles.BLOCK_N, BLOCK_N=tiles.BLOCK_M)
 
 
-def unit_of(out: Tensor) -> int:
-    """UNIT of gemm_gluon_kernel for a result that no descriptor writes."""
-    pitch, step = out.stride()
-    return math.gcd(pitch, out.shape[1], 4) if step == 1 else 1
+def unit_of(matrix: Tensor) -> int:
+    """UNIT and C_UNIT of gemm_gluon_kernel, for a result that no descriptor writes, and for c."""
+    pitch, step = matrix.stride()
+    return math.gcd(pitch, matrix.shape[1], 4) if step == 1 else 1
 
 
 How = tuple[bool, bool, bool]
@@ -137,12 +137,12 @@ def _launch_region(
         (M, N, K), (of_c, of_out) = shape, strides
         shape, strides, begin = (N, M, K), (of_c[::-1], of_out[::-1]), begin[::-1]
         a, b, how = b, a, (not how[1], not how[0], how[2])
-    unit = 1 if how[2] else unit_of(out)
+    units = 1 if how[2] else unit_of(out), 1 if c is None or chosen.TURNED else unit_of(c)
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     kinds = tuple(map(divisibility, (*shape, *begin, *strides[0], *strides[1], parts)))
     few_steps = shape[2] <= FEW_STAGES * chosen.tiles.BLOCK_K * parts
     prepared, blocks = _prepared(
-        gemm.prefix, chosen.kind, few_steps, kinds, keys, gemm.act, how, unit, waits, beside
+        gemm.prefix, chosen.kind, few_steps, kinds, keys, gemm.act, how, units, waits, beside
     )
     # Each consumer stores and adds only its own sums.
     consumers = chosen.tiles.num_warps // WARPS
@@ -179,7 +179,7 @@ def _prepared(
     keys: tuple[Any, ...],
     act: str,
     how: How,
-    unit: int,
+    units: tuple[int, int],
     waits: bool,
     beside: str,
 ) -> tuple[Launch, Blocks]:
@@ -199,7 +199,8 @@ def _prepared(
         B_T=b_t,
         OUT_TMA=out_tma,
         TURNED=chosen.TURNED,
-        UNIT=unit,
+        UNIT=units[0],
+        C_UNIT=units[1],
         CONSUMERS=warps // WARPS,
         ALTERNATE=chosen.ALTERNATE,
         PART_N=blocks.part,

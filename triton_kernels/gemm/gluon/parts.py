@@ -42,7 +42,7 @@ def multiply(
     bias = None if gemm.bias is None else gemm.bias.contiguous()
     m, n, k, *_ = chosen.tiles
     a_block, b_block = (k, m) if how[0] else (m, k), (n, k) if how[1] else (k, n)
-    out_block = PART_M, n // chosen.SUBTILES
+    out_block = PART_M, chosen.part
     out_tma = tma_writable(out)
     unit = 1 if out_tma else unit_of(out)
     strides = (0, 0) if c is None else c.stride(), out.stride()
@@ -92,7 +92,7 @@ def _prepared(
         OUT_TMA=how[2],
         UNIT=unit,
         CONSUMERS=warps // WARPS,
-        PART_N=n // chosen.SUBTILES,
+        PART_N=chosen.part,
         BLOCK_M=m,
         BLOCK_N=n,
         BLOCK_K=k,

@@ -14,6 +14,7 @@ the rest is as in gemm.gluon.kernels.
 from __future__ import annotations
 
 from triton_kernels.gemm.gluon.kernels import (
+    PART_M,
     _accumulator,
     _advanced,
     _bias_row,
@@ -154,7 +155,7 @@ def _consume_parts(
         row = _bias_row(bias_ptr, n, N, BLOCK_N, lying)
         _finish(
             (acc,), (row,), m, n, size, c_ptr, c_strides, scalars, outs, out_strides, CONSUMER,
-            bias_ptr is not None, ACT, OUT_TMA, False, UNIT, PART_N,
+            bias_ptr is not None, ACT, OUT_TMA, False, UNIT, PART_N, BLOCK_N, ROWS // PART_M,
         )  # fmt: skip
     if OUT_TMA:
         store_wait(0)

@@ -102,10 +102,10 @@ def wide_load(
 
 
 @gluon.jit
-def wide_zeros(BLOCK_N: gl.constexpr):
-    """A consumer's sums: 64 rows of a tile, 8 columns each."""
+def wide_zeros(ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
+    """A consumer's sums: of each 64 of its rows of a tile blocks of 8 columns."""
     sums = ()
-    for _ in gl.static_range(BLOCK_N // UNIT):
+    for _ in gl.static_range(ROWS // 64 * (BLOCK_N // UNIT)):
         sums += (gl.zeros([64, UNIT], gl.float32, _layout()),)
     return sums
 
@@ -124,19 +124,19 @@ def _constraints(count, integers):
 
 
 @gluon.constexpr_function
-def _instructions(count, a_t, dtype):
-    """The products of a step of 64 elements of K, by 16 of them. The operands after the sums are
-    the places of a and of b, in 16 bytes, and whether to add to the sums.
+def _instructions(count, groups, a_t, dtype):
+    """The products of a step of 64 elements of K, by 16 of them, for ``groups`` times 64 rows and
+    ``count`` blocks of columns. The operands after the sums are the places of a and of b, in 16
+    bytes, and whether to add to the sums.
 
     The upper half of a descriptor says that units are 1024 bytes apart, and how they are swizzled.
     """
-    sums = 4 * count
+    sums = 4 * count * groups
     place_a, place_b, more = (f"${2 * sums + 4 * i}" for i in range(3))
-    names = ", ".join(f"${i}" for i in range(sums))
     kind = {"bf16": "bf16", "fp16": "f16"}[str(dtype)]
-    upper, along_a, along_b = "0x40000040", 128 if a_t else 2, 2
+    upper, along_a, along_b, rows = "0x40000040", 128 if a_t else 2, 2, 64 * 128 // 16
     lines = [
-        "{ .reg .pred p; .reg .b32 base, la, lb; .reg .b64 a, b;",
+        "{ .reg .pred p; .reg .b32 base, la, lb; .reg .b64 a, a1, b;",
         f"setp.ne.b32 p, {more}, 0;",
         "mov.u32 base, global_smem; shr.u32 base, base, 4; or.b32 base, base, 0x10000;",
         f"add.u32 la, base, {place_a}; add.u32 lb, base, {place_b};",
@@ -146,10 +146,14 @@ def _instructions(count, a_t, dtype):
     for k in range(4):
         if k:
             lines.append(f"add.u64 a, a, {along_a}; add.u64 b, b, {along_b};")
-        lines.append(
-            f"wgmma.mma_async.sync.aligned.m64n{8 * count}k16.f32.{kind}.{kind} "
-            f"{{{names}}}, a, b, p, 1, 1, {int(a_t)}, 0;"
-        )
+        for group in range(groups):
+            if group:
+                lines.append(f"add.u64 a1, a, {group * rows};")
+            names = ", ".join(f"${4 * count * group + i}" for i in range(4 * count))
+            lines.append(
+                f"wgmma.mma_async.sync.aligned.m64n{8 * count}k16.f32.{kind}.{kind} "
+                f"{{{names}}}, {'a1' if group else 'a'}, b, p, 1, 1, {int(a_t)}, 0;"
+            )
         if not k:
             lines.append("setp.eq.b32 p, 0, 0;")
     return "\n".join([*lines, "wgmma.commit_group.sync.aligned; }"])
@@ -172,10 +176,11 @@ def wide_multiply(
 ):  # fmt: skip
     """Start the products of a step, which add to the sums if ``more``."""
     COUNT: gl.constexpr = len(sums)
+    GROUPS: gl.constexpr = COUNT * UNIT // BLOCK_N
     a = (stage * (BLOCK_M + BLOCK_N) + ROW) * (UNIT_BYTES // UNIT // 16)
     b = (stage * (BLOCK_M + BLOCK_N) + BLOCK_M) * (UNIT_BYTES // UNIT // 16)
     return gl.inline_asm_elementwise(
-        _instructions(COUNT, A_T, buffer.dtype),
+        _instructions(COUNT // GROUPS, GROUPS, A_T, buffer.dtype),
         _constraints(COUNT, 3),
         sums + (_integer(a), _integer(b), _integer(more)),  # noqa: RUF005 - Gluon has no stars
         dtype=_types(COUNT),
@@ -210,10 +215,38 @@ def _joined(sums, FIRST: gl.constexpr, COUNT: gl.constexpr):
 
 
 @gluon.jit
+def wide_columns(
+    sums, GROUP: gl.constexpr, BEGIN: gl.constexpr, COLUMNS: gl.constexpr, BLOCK_N: gl.constexpr
+):  # fmt: skip
+    """One block of a power of two of COLUMNS, from the column BEGIN on, of the GROUP-th 64 rows.
+    Only registers are renamed."""
+    return _joined(sums, (GROUP * BLOCK_N + BEGIN) // UNIT, COLUMNS // UNIT)
+
+
+@gluon.jit
 def wide_blocks(sums):
-    """The sums as blocks of powers of two of columns. Only registers are renamed."""
+    """The sums of 64 rows as blocks of powers of two of columns. Only registers are renamed."""
     WIDTHS: gl.constexpr = _powers(len(sums))
     blocks = ()
     for i in gl.static_range(len(WIDTHS)):
         blocks += (_joined(sums, _first(WIDTHS, i), WIDTHS[i]),)
     return blocks
+
+
+@gluon.jit
+def wide_sums(blocks):
+    """The sums that are in such blocks."""
+    sums = ()
+    for i in gl.static_range(len(blocks)):
+        sums += _cut(blocks[i])
+    return sums
+
+
+@gluon.jit
+def _cut(block):
+    if block.shape[1] == UNIT:
+        sums = (gl.convert_layout(block, _layout(), assert_trivial=True),)
+    else:
+        halves = block.reshape(64, 2, block.shape[1] // 2).permute((0, 2, 1)).split()
+        sums = _cut(halves[0]) + _cut(halves[1])
+    return sums
