@@ -16,7 +16,7 @@ fastest by :mod:`triton_kernels.gemm.model`:
   gemm_gluon_kernel those that are made for so few; the narrow ones of these compete for more rows,
   too, where there is little to do;
 - for short sums of 16-bit matrices with few tiles only BRIEF_TILES, through pointers, on compute
-  capability 9.0;
+  capability 9.0, or BRIEF_TILES_UNALIGNED, if descriptors would need copies;
 - any of those by descriptors after copies of operands whose pitch is slow;
 - two configurations of gemm_gluon_kernel side by side, see :mod:`triton_kernels.gemm.beside`.
 
