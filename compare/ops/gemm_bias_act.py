@@ -14,10 +14,7 @@ from compare.case_options import FLOAT_DTYPE, LYING, NUMBER, TRUTH, choice
 from compare.cases import CPU, Arguments, Case, Level
 from compare.specs import product_bounds
 from compare.specs.activations import ACTIVATIONS, OF_PRE
-from compare.specs.product_inputs import HOW, OPERANDS, addend, arguments_of, lying, matrices
-from compare.specs.products import (
-    ALIGNMENTS,
-    FEW_ROWS,
+from compare.specs.gluon_forms import (
     GLUON,
     GLUON_ADDEND,
     GLUON_ALONG,
@@ -27,6 +24,12 @@ from compare.specs.products import (
     GLUON_FMA,
     GLUON_PARTS,
     GLUON_TURNED,
+    Cut,
+)
+from compare.specs.product_inputs import HOW, OPERANDS, addend, arguments_of, lying, matrices
+from compare.specs.products import (
+    ALIGNMENTS,
+    FEW_ROWS,
     HALVES,
     HUGE_COPY,
     HUGE_PARTS,
@@ -36,7 +39,6 @@ from compare.specs.products import (
     TAILS,
     TILES,
     TMA,
-    Cut,
     Product,
     activated,
 )

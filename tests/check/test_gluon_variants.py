@@ -16,7 +16,7 @@ from compare.checking.implementations import MODES, applies, implementations
 from compare.cli import app
 from compare.ops import SPECS
 from compare.specs.drawn_products import OPERANDS
-from compare.specs.products import (
+from compare.specs.gluon_forms import (
     GLUON,
     GLUON_ADDEND,
     GLUON_ALONG,
@@ -191,9 +191,8 @@ def test_the_check_reaches_transposes_with_an_addend() -> None:
         (form,) = forms
         assert form.TURNED
         kinds.add((form.tiles.num_warps // 4, form.ALTERNATE, form.SPLIT > 1))
-    assert kinds == {(1, False, False), (2, False, False), (2, True, False), (3, False, False)} | {
-        (1, False, True)
-    }
+    whole = {(1, False, False), (2, False, False), (2, True, False), (3, False, False)}
+    assert kinds == whole | {(1, False, True)}
 
 
 def test_the_check_reaches_sums_in_parts() -> None:

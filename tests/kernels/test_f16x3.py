@@ -12,7 +12,7 @@ from torch import Tensor
 import cuda_reference
 import triton_kernels as tk
 from compare.specs import product_bounds
-from compare.specs.products import GLUON_PARTS
+from compare.specs.gluon_forms import GLUON_PARTS
 from cuda_reference import _build
 from triton_kernels import _launch
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch, parts

@@ -13,7 +13,7 @@ from marks import needs_hopper
 from torch import Tensor
 
 import triton_kernels
-from compare.specs.products import GLUON_BESIDE, GLUON_BESIDE_TURNED
+from compare.specs.gluon_forms import GLUON_BESIDE, GLUON_BESIDE_TURNED
 from compare.timing.configurations import forced, label
 from triton_kernels import _launch
 from triton_kernels.gemm import GPUS, Configuration, Problem, beside, choose, launch

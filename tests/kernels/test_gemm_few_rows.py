@@ -9,7 +9,7 @@ import torch
 from marks import needs_hopper
 
 import triton_kernels
-from compare.specs.products import GLUON_FEW
+from compare.specs.gluon_forms import GLUON_FEW
 from compare.timing.configurations import forced
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose, few_rows, launch
 from triton_kernels.gemm.configurations import Tiles

@@ -11,7 +11,7 @@ from marks import needs_hopper
 from torch import Tensor
 
 import triton_kernels
-from compare.specs.products import GLUON_FMA
+from compare.specs.gluon_forms import GLUON_FMA
 from triton_kernels import _launch
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch
 from triton_kernels.gemm.arguments import Gemm

@@ -301,6 +301,22 @@ def test_copies_and_pieces_of_rows_across_K_count() -> None:
     assert not model.synchronous(few._replace(K=6691, pitches=(4, 4), across=(True, True)))
 
 
+@pytest.mark.parametrize(
+    "strides", [(1000, 1), (1, 4000), (1, 1), (1, 0), (0, 1), (2000, 2), (0, 0)], ids=str
+)
+def test_a_lies_for_the_launch_as_it_does_for_the_choice(strides: tuple[int, int]) -> None:
+    """Also overlapping windows, whose strides are both 1, and repeated columns: there is one form
+    for an a along K alone, and another for one across."""
+    a = torch.empty_strided((4000, 1000), strides, dtype=BF16, device=META)
+    with compiling(90) as launches:
+        triton_kernels.gemm_bias_act(a, empty(1000, 3000, True))
+    asked = launch.lying(Problem(4000, 3000, 1000, BF16, BF16), strides, (1, 1000))
+    made = launches[-1]
+    assert made.error is None
+    assert made.meta["TURNED"]
+    assert made.meta["B_T"] == made.meta["WIDE"] == (not asked.across[0])
+
+
 def test_pieces_of_rows_across_K_are_read_where_copies_take_longer() -> None:
     """4020×128×4096 took 39 µs with a copy, 24 µs through pointers (H100). Not with single elements
     or rows of K, nor if a copy is needed anyway; nor for short sums, whose epilogue counts."""

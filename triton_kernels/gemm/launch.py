@@ -90,12 +90,19 @@ def lying(problem: Problem, a: tuple[int, ...], b: tuple[int, ...]) -> Problem:
     (am, ak), (bk, bn) = a, b
     if problem.dtype.itemsize == 2:
         pitches = _divisor(2 * max(am, ak)), _divisor(2 * max(bk, bn))
-        return problem._replace(pitches=pitches, across=(am == 1 < ak, bn == 1 < bk))
+        across = _columns_lie_together(am, ak), bn == 1 < bk
+        return problem._replace(pitches=pitches, across=across)
     if problem.precision != "tf32":
         return problem
     of_a, of_b = (_divisor(4 * pitch * (step == 1)) for pitch, step in ((am, ak), (bn, bk)))
     slow = SLOW if of_a == SLOW else ALIGNED, SLOW if of_b == SLOW else ALIGNED
     return problem._replace(pitches=slow)
+
+
+def _columns_lie_together(row: int, column: int) -> bool:
+    """Whether the columns of a matrix with these strides are taken as the rows of its transpose. If
+    both strides are 1, its rows overlap, as those of windows do, and are taken as they are."""
+    return row == 1 != column
 
 
 def _divisor(pitch: int) -> int:
@@ -262,7 +269,7 @@ def _by_rows(matrix: Tensor) -> tuple[Tensor, bool, bool]:
     """The matrix, its transpose or a copy, whichever has rows of stride 1; whether it is the
     transpose; and whether a descriptor can be of it."""
     row, column = matrix.stride()
-    by_columns = row == 1
+    by_columns = _columns_lie_together(row, column)
     if by_columns:
         matrix = matrix.t()
     elif column != 1:

@@ -19,8 +19,9 @@ with three consumers each loads a block of its own.
 
 If WIDE, these blocks are only loaded: one instruction multiplies by all columns of a tile, see
 :mod:`triton_kernels.gemm.gluon.wide`, whose sums are blocks of 8 columns. Its epilogue stores parts
-of more columns than divide a tile, and the last part some of them once more: alternating 184×128
-takes 0.92 times as long with parts of 32 as of 8 columns where sums are short (H200).
+of more columns than divide a tile, and the last part some of them once more: where sums are short
+alternating 184×128 takes 0.92 times as long with parts of 32 columns as of 8, though its threads
+met once for four of these (H200).
 
 A consumer's products read its rows of a from shared memory once for each block of columns, and
 all columns of b. With three blocks or three consumers these reads take longer than the products.
@@ -400,24 +401,18 @@ def _scaled(acc, alpha, bias, HAS_BIAS: gl.constexpr, TURNED: gl.constexpr):
     return acc
 
 
-@gluon.constexpr_function
-def _first_column(j, BLOCK_N, PART_N):
-    """Where the j-th part of a tile's columns begins. The last is moved inwards, and stores some of
-    them once more."""
-    return min(j * PART_N, BLOCK_N - PART_N)
-
-
 @gluon.jit
 def _wide_parts(
     sums, biases, alpha,
     ROWS: gl.constexpr, HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, PART_N: gl.constexpr,
     BLOCK_N: gl.constexpr,
 ):  # fmt: skip
-    """The parts of a consumer's sums of the whole width of a tile, column by column."""
+    """The parts of a consumer's sums of the whole width of a tile, column by column. The last may
+    be moved inwards."""
     parts = ()
     for j in gl.static_range((BLOCK_N + PART_N - 1) // PART_N):
         for i in gl.static_range(ROWS):
-            part = wide_columns(sums, i, _first_column(j, BLOCK_N, PART_N), PART_N, BLOCK_N)
+            part = wide_columns(sums, i, min(j * PART_N, BLOCK_N - PART_N), PART_N, BLOCK_N)
             part = gl.convert_layout(part, _accumulator(PART_N), assert_trivial=True)
             parts += (_scaled(part, alpha, biases[i], HAS_BIAS, TURNED),)
     return parts
