@@ -206,7 +206,8 @@ class Launch:
     have the same :func:`specialization_key`, and integers on which Triton specialises the same
     :func:`divisibility`. Triton's settings (``triton.knobs``) at the first call count.
 
-    A call may give the grid. An empty grid launches nothing.
+    A call may give the grid. An empty grid launches nothing. With a CLUSTER constant, how many
+    programs a cluster has, the grid counts clusters.
     """
 
     __slots__ = ("_ready", "grid", "kernel", "meta")
@@ -250,6 +251,9 @@ class Launch:
             if ready is not None:
                 self._ready[device] = ready
         if ready is None or not usual:
+            if programs := self.meta.get("CLUSTER"):
+                compiled = self.kernel.warmup(*args, grid=grid, **self.meta)
+                _starting.in_clusters(compiled, programs)
             compiled = self.kernel[grid](*args, **self.meta)
             if compiled is None or not usual:
                 return

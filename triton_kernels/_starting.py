@@ -37,6 +37,13 @@ def watched(kernel: Any) -> bool:
     )
 
 
+def in_clusters(compiled: Any, programs: int) -> None:
+    """Start a compiled kernel in clusters of so many programs from now on, of which its code takes
+    each as one of its own. What Triton compiles for a cluster has one program for all of it."""
+    warps, _, *rest = compiled.packed_metadata
+    compiled.packed_metadata = (warps, programs, *rest)
+
+
 def start(compiled: Any) -> Start | None:
     """The start of a compiled kernel whose arguments are tensors, addresses, numbers and tuples of
     numbers. None if this version of Triton, or this kernel, is not supported."""

@@ -396,6 +396,9 @@ def _label(case: Case, launch: Launch) -> str:
         words = ["gluon", "×".join(tile), f"w{4 * config['CONSUMERS']} s{config['STAGES']}"]
         words += ["alternate"] if launch.meta.get("ALTERNATE") else []
         words += ["transpose"] if launch.meta.get("TURNED") else []
+    elif "CLUSTER_M" in config:
+        words = ["gluon", f"64×{'×'.join(tile)}", f"s{config['STAGES']}"]
+        words += [f"clusters of {config['CLUSTER']}"]
     elif "LANES_M" in config:
         words = ["gluon", "×".join(tile), f"w{config['num_warps']} s{config['STAGES']}"]
     elif "num_stages" not in config:  # no matrix product

@@ -20,6 +20,7 @@ from compare.specs.gluon_forms import (
     GLUON_ALONG,
     GLUON_BESIDE,
     GLUON_BESIDE_TURNED,
+    GLUON_CLUSTERS,
     GLUON_FEW,
     GLUON_FMA,
     GLUON_PARTS,
@@ -183,7 +184,8 @@ class GemmBiasAct(Product):
     def gluon_cases(self, dtype: str) -> Iterator[Case]:
         """Every form of Gluon's kernel with a full epilogue, and with results that a descriptor
         cannot store; in float16 plain, too: dtypes differ in the products' instruction alone. Of
-        the many that are for an a along K each has one of these, in one of the dtypes."""
+        the many that are for an a along K each has one of these, in one of the dtypes; those in
+        clusters have no such results."""
         operands = tuple(OPERANDS)
         forms: list[tuple[str, int, dict[str, Any]]] = [
             ("functional", 0, {**EPILOGUE, "act": "relu"}),
@@ -215,6 +217,8 @@ class GemmBiasAct(Product):
         added = ("functional", 0, {**EPILOGUE}), ("strided", 3, {"bias": True, "c": "column"})
         for i, cut in enumerate((*GLUON_ADDEND, *GLUON_FEW)):
             yield of(cut, operands[i % 2], *added[(i // 2 + (dtype == "bfloat16")) % 2])
+        for i, cut in enumerate(GLUON_CLUSTERS):
+            yield from (of(cut, operands[(i + j) % 2], *turned[j]) for j in range(2))
         if dtype == "bfloat16":  # an addend that float16 does not hold
             shape, multiprocessors = min(GLUON)
             how = {"multiprocessors": multiprocessors, "operands": "forward"}

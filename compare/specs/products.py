@@ -23,6 +23,7 @@ from compare.specs.activations import ACTIVATIONS, OF_PRE
 from compare.specs.gluon_forms import (
     GLUON,
     GLUON_ALONG,
+    GLUON_CLUSTERS,
     GLUON_FEW,
     GLUON_FMA,
     GLUON_PARTS,
@@ -284,7 +285,7 @@ class Product(Spec):
         """Every form of Gluon's kernels. In tf32, where only the elements differ, some."""
         cuts: list[tuple[dict[str, Any], list[Cut]]] = []
         if dtype in HALVES:
-            along = GLUON + GLUON_ALONG + GLUON_FEW[:4]
+            along = GLUON + GLUON_ALONG + GLUON_CLUSTERS + GLUON_FEW[:4]
             cuts = [({}, along), ({"operands": "wgrad"}, GLUON_TURNED)]
         elif dtype == "float32":
             of_precision = {"tf32": GLUON[::3], "f16x3": GLUON_PARTS, "ieee": GLUON_FMA}

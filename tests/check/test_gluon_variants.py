@@ -22,6 +22,7 @@ from compare.specs.gluon_forms import (
     GLUON_ALONG,
     GLUON_BESIDE,
     GLUON_BESIDE_TURNED,
+    GLUON_CLUSTERS,
     GLUON_FEW,
     GLUON_TURNED,
     Cut,
@@ -30,7 +31,7 @@ from compare.timing import providers
 from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch
 from triton_kernels.gemm.choice import NARROW
 from triton_kernels.gemm.gluon import availability
-from triton_kernels.gemm.gluon.forms import EVERY, FMA_FORMS, FORMS, WIDE
+from triton_kernels.gemm.gluon.forms import CLUSTERS, EVERY, FMA_FORMS, FORMS, WIDE
 from triton_kernels.gemm.gluon.launch import tiles_of
 
 OPS = ("linear_act", "linear_gelu", "gemm_bias_act")
@@ -109,6 +110,7 @@ def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     forms = len(GLUON + GLUON_BESIDE)
     turned = len(GLUON_TURNED + GLUON_FEW + GLUON_BESIDE_TURNED)
     along, addends = len(GLUON_ALONG) // 2, len(GLUON_ADDEND + GLUON_FEW)
+    clusters = len(GLUON_CLUSTERS)
     for dtype, plain, special in (("float16", forms, 0), ("bfloat16", 0, 1)):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         before = set(map(str, spec.cases(dtype, "quick")))
@@ -120,11 +122,11 @@ def test_cases_of_every_form_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             {
                 "full": forms + special + (addends + (dtype == "float16")) // 2,
                 "column": forms + (addends + (dtype == "bfloat16")) // 2,
-                None: plain + forms + 3 * turned + along,
+                None: plain + forms + 3 * turned + along + 2 * clusters,
             }
         )
         pre = sum(c.options.get("training") == "pre" for c in cuts)
-        assert turned + along // 4 < pre < turned + along // 2
+        assert turned + along // 4 < pre - clusters < turned + along // 2
         for c in ("full", "column"):
             layouts = {each.options["operands"] for each in cuts if each.options.get("c") == c}
             assert layouts == {"forward", "dgrad", "wgrad"}
@@ -195,6 +197,21 @@ def test_the_check_reaches_transposes_with_an_addend() -> None:
     assert kinds == whole | {(1, False, True)}
 
 
+def test_the_check_reaches_forms_in_clusters() -> None:
+    """Each with tails; some with tiles beyond the result."""
+    reached, beyond = [], 0
+    for (M, N, K), multiprocessors in GLUON_CLUSTERS:
+        gpu = GPUS["sm_90"]._replace(multiprocessors=multiprocessors)
+        for dtype, o in itertools.product((HALF, BF16), ("forward", "dgrad")):
+            form = choose(problem(M, N, K, dtype, o, ""), gpu)
+            assert M % form.tiles.BLOCK_M
+            assert N % form.tiles.BLOCK_N
+            reached.append(form)
+        beyond += form.tiles_of(M, N) > form._replace(cluster=(0, 0)).tiles_of(M, N)
+    assert Counter(reached) == dict.fromkeys(CLUSTERS, 4)
+    assert beyond > 1
+
+
 def test_the_check_reaches_sums_in_parts() -> None:
     """By one consumer and by two, and in tiles whose columns are no power of two."""
     parts = set()
@@ -253,6 +270,7 @@ def test_compile_has_every_form_on_sm_90_alone() -> None:
         words += ["alternate"] * form.ALTERNATE + ["transpose"] * form.TURNED
         tiles.add(" ".join(words))
     tiles.add("128×64×64")  # with K in parts
+    tiles |= {f"64×{form.tiles.BLOCK_M}" for form in CLUSTERS}
     every = set(itertools.product(("float16", "bfloat16"), tiles))
     wide = ("64×64×64", "64×160×32", "64×192×32", "128×64×32 alternate", "128×160×32")
     wide += ("128×256×32",)

@@ -27,13 +27,14 @@ from triton_kernels.gemm import GPUS, Configuration, Problem, choice, choose, gl
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.choice import fastest
 from triton_kernels.gemm.gluon import availability, forms
-from triton_kernels.gemm.gluon.forms import EVERY, FMA_FORMS, FORMS, WIDE
+from triton_kernels.gemm.gluon.forms import CLUSTERS, EVERY, FMA_FORMS, FORMS, WIDE
 from triton_kernels.interpreter.cross_compile import compiling
 
 H200 = GPUS["sm_90"]
 BF16, HALF, F32 = torch.bfloat16, torch.float16, torch.float32
 META = torch.device("meta")
 GLUON_LAUNCH, FMA_LAUNCH = "triton_kernels.gemm.gluon.launch", "triton_kernels.gemm.gluon.fma"
+CLUSTER_LAUNCH = "triton_kernels.gemm.gluon.clusters"
 
 
 def problem(M: int, N: int, K: int, dtype: torch.dtype = BF16, **more: Any) -> Problem:
@@ -110,7 +111,9 @@ def test_every_form_is_chosen_for_some_problem() -> None:
     found = {form for each in drawn if (form := _uncopied(each)).gluon}
     every = {form for form in EVERY if form.TURNED} | {*FMA_FORMS}
     by_rows = [form for form in FORMS if not form.TURNED]
-    every |= {*by_rows} | {form.of_dtype(F32) for form in by_rows if not form.by_registers}
+    every |= {*CLUSTERS, *by_rows} | {
+        form.of_dtype(F32) for form in by_rows if not form.by_registers
+    }
     assert {form for form in found if form.SPLIT == 1} == every
 
 
@@ -345,10 +348,13 @@ def test_a_failed_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """By an exception, by a wrong product; and one that goes well."""
     cpu = torch.device("cpu")
     monkeypatch.setattr(availability, "_tested", {})
+    in_clusters = SimpleNamespace(launch=lambda form, *rest: multiply(form, 2, *rest[:-1]))
+    monkeypatch.setitem(sys.modules, CLUSTER_LAUNCH, in_clusters)
+    monkeypatch.setattr(gluon, "clusters", in_clusters, raising=False)
 
     def multiply(*args: Any, wrong: float = 0.0) -> None:
         form, programs, gemm, _, _ = args
-        assert form in EVERY
+        assert form in EVERY | CLUSTERS
         assert form.tiles_of(*gemm.out.shape) > 2 * programs
         gemm.out.copy_(gemm.a.double() @ gemm.b.t().double())
         gemm.out[-1, -1] += wrong
@@ -458,7 +464,7 @@ def test_against_float64(
         # The cores cut off at 2⁻²³ of a sum every four products: 258 times where K is longest.
         rtol, atol = (2**-8, 2**-10) if dtype == BF16 else (2**-16, 2**-16)
         torch.testing.assert_close(got.double(), want, rtol=rtol, atol=atol)
-    assert set(names) - {"repack_kernel"} == {"gemm_gluon_kernel"}
+    assert set(names) - {"repack_kernel", "gemm_gluon_cluster_kernel"} == {"gemm_gluon_kernel"}
 
 
 @pytest.mark.gpu_only

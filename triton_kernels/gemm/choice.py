@@ -119,6 +119,11 @@ CROWDED = 128
 # best configuration; wider tiles bring nothing (H200).
 NARROW = 64
 WIDE = 96 * 64  # columns from which few rows of float32 have wider tiles
+VECTOR = 8  # 16-bit elements of 16 bytes
+# Products with clusters: multiprocessors, since no GPC of an H200 has more, and elements of K. With
+# more than one wave, shorter sums or an addend clusters were up to 2.9 times as slow as others,
+# where the model was not fitted; in one wave every program ends with its tile.
+GPC, DEEP = 18, 1536
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
 FLOAT64_CAPABILITY = 90  # where float64 was measured
 TMA_CAPABILITY = 90  # the first GPUs with a tensor memory accelerator
@@ -256,11 +261,16 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
     if by_descriptors and (brief := _brief(problem, gpu)):
         return [(brief, 0.0, WHOLE)]
     if by_descriptors:
+        clusters = _clusters_pay(problem, gpu)
         lying = kind._replace(across=(problem.across[0], False))
         for form, reached in _of_gluon(lying, gpu, _failed).items():
             if multiply_adds and not suits(form.tiles, M, 8):
                 continue
             m, n, *_ = form.tiles
+            if form.cluster[0]:
+                if clusters and form.tiles_of(M, problem.N) <= model.at_once(form, gpu):
+                    ways.append((form, reached, WHOLE))
+                continue
             if form.TURNED:
                 flat, most = m <= FEW_ROWS, M if n < CROWDED else 2 * M
                 if (flat and n > NARROW) or (not flat and m >= most):
@@ -299,6 +309,13 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
         if small is not None and (parts := parts_of(small, problem, gpu)):
             ways.append((small, 0.0, parts))
     return ways
+
+
+def _clusters_pay(problem: Problem, gpu: Gpu) -> bool:
+    """Whether forms in clusters compete, of which all tiles must fit one wave. Descriptors store
+    the result."""
+    deep = problem.K >= DEEP and not problem.c
+    return deep and gpu.multiprocessors >= GPC and problem.N % VECTOR == 0
 
 
 def _brief(problem: Problem, gpu: Gpu) -> Configuration | None:

@@ -119,6 +119,8 @@ class Configuration(NamedTuple):
         rest: what another configuration computes of the result, see gemm.beside.
         copies: whether a, and whether b, is copied to aligned rows because its pitch is slow. What
             has no descriptor is copied in any case.
+        cluster: of gemm_gluon_cluster_kernel, how many tiles below each other and side by side the
+            programs of a cluster compute, which load for each other; (0, 0) otherwise. TURNED then.
     """
 
     tma: bool
@@ -130,6 +132,7 @@ class Configuration(NamedTuple):
     SPLIT: int = 1
     rest: Rest | None = None
     copies: tuple[bool, bool] = (False, False)
+    cluster: tuple[int, int] = (0, 0)
 
     @property
     def kind(self) -> Configuration:
@@ -166,8 +169,11 @@ class Configuration(NamedTuple):
         return self._replace(tiles=tiles, SUBTILES=SUBTILES)
 
     def tiles_of(self, M: int, N: int) -> int:
-        """The number of tiles of an M × N result."""
-        tiles = self.tiles
+        """The number of tiles of an M × N result, in whole clusters."""
+        tiles, (below, beside) = self.tiles, self.cluster
+        if below:
+            clusters = cdiv(M, tiles.BLOCK_M * below) * cdiv(N, tiles.BLOCK_N * beside)
+            return clusters * below * beside
         return cdiv(M, tiles.BLOCK_M) * cdiv(N, tiles.BLOCK_N)
 
     def parts(self, K: int) -> int:
@@ -192,7 +198,8 @@ class Configuration(NamedTuple):
             return loop + (m * n * 4 if self.tiles.kept else 0) + _REST
         if self.gluon:  # each consumer has buffers for parts of its tile
             parts = warps // WARPS * BUFFERS * PART_M * self.part
-            return loop + parts * problem.out_dtype.itemsize + _REST
+            barriers = _UNIT if self.cluster[0] else 0
+            return loop + parts * problem.out_dtype.itemsize + barriers + _REST
         if problem.precision == "f16x3":  # two parts of two bytes; one tile per program
             epilogue = m * n * 4  # from tensor memory it does not reuse the stages
             return (loop + epilogue if capability >= 100 else max(loop, epilogue)) + _REST
@@ -206,6 +213,7 @@ class Configuration(NamedTuple):
         return max(loop, m * n * element) + _REST
 
 
+_UNIT = 1024  # bytes of a unit, see gemm.gluon.wide
 _REST = 1024  # bytes for barriers, a row of the bias, and alignment
 
 

@@ -135,6 +135,11 @@ def by_descriptors(
         multiply_add(chosen, gemm, (a, b), (a_t, b_t), chosen.parts(K), waits)
         return
     how = a_t, b_t, tma_writable(out)
+    if chosen.cluster[0]:
+        from triton_kernels.gemm.gluon.clusters import launch as multiply_in_clusters
+
+        multiply_in_clusters(chosen, gemm, (a, b), how, waits)
+        return
     if chosen.gluon:
         from triton_kernels.gemm.gluon.launch import launch as multiply
 

@@ -98,6 +98,13 @@ ROUND = 1.4e-6  # seconds until the first loads of programs that start together 
 # best peer, and so was the one that the model takes; of another 48 these were 1.79 and 1.78.
 IN_PARTS = 0.7  # fraction of the tensor cores' peak that its loop reaches
 SPLIT = 4e-6  # seconds that its further launches take
+# Of gemm_gluon_cluster_kernel, whose programs load for each other: bytes/s that one loads, and that
+# L2 gives to each when all load; the power of PITCHES; the least seconds of a step, and those of a
+# wave. Of 132 multiprocessors 120 can run clusters of four. Fitted to the times of 123 drawn
+# products in about ten forms each, of which those within 2 % of the best count most (H200).
+SHARED, OF_L2, SHARED_PITCH = 1.86e11, 9.6e10, 0.57
+SHARED_STEP, SHARED_START = 9.4e-8, 4.7e-7
+CLUSTERS_OF_4 = 120 / 132
 REGISTERS = 65536  # of a multiprocessor
 
 
@@ -189,6 +196,8 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
         loads: float = 1.0,
         epilogue: float = 1.0,
     ) -> list[float]:
+        if form.cluster[0]:
+            return [copying + math.hypot(_in_clusters(form, problem, gpu, peak, reached), moved)]
         tma, (m, n, k, _, warps, _) = form.tma, form.tiles
         # -(-x // y) is cdiv(x, y) without a call: this runs for every form of every new shape.
         tiles, depth = -(-M // m) * -(-N // n), -(-K // k)
@@ -247,6 +256,28 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
 def _stored_rows(form: Configuration) -> int:
     """The rows that the epilogue of a transpose's tile stores, some of them twice."""
     return form.SUBTILES * form.part
+
+
+def _in_clusters(
+    form: Configuration, problem: Problem, gpu: Gpu, peak: Peaks, reached: float
+) -> float:
+    """The seconds of the busiest multiprocessor in gemm_gluon_cluster_kernel, or of L2 if all
+    together load more than it gives."""
+    (rows, columns, k, *_), (below, beside) = form.tiles, form.cluster
+    of_a, of_b = (PITCHES[pitch] ** SHARED_PITCH for pitch in problem.pitches)
+    multiplied = 2 * rows * columns * k * gpu.multiprocessors / (peak.flops * reached)
+    loaded = (rows * of_a / beside + columns * of_b / below) * k * problem.dtype.itemsize
+    each = (multiplied**4 + (loaded / SHARED) ** 4 + SHARED_STEP**4) ** 0.25
+    tiles, steps = form.tiles_of(problem.M, problem.N), cdiv(problem.K, k)
+    waves = cdiv(tiles, at_once(form, gpu))
+    busy = waves * (steps * each + SHARED_START) + rows * columns * EPILOGUE
+    return math.hypot(busy, tiles * steps * loaded / (gpu.multiprocessors * OF_L2))
+
+
+def at_once(form: Configuration, gpu: Gpu) -> int:
+    """How many programs of a form in clusters run at once."""
+    share = CLUSTERS_OF_4 if math.prod(form.cluster) == 4 else 1
+    return max(1, int(gpu.multiprocessors * share))
 
 
 def _of_few(problem: Problem, gpu: Gpu, moved: float, copying: float) -> Callable[..., list[float]]:

@@ -19,7 +19,7 @@ from triton_kernels import _known_calls, _launch, _modes
 from triton_kernels._gpu import Gpu
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.configurations import Configuration
-from triton_kernels.gemm.gluon.forms import CAPABILITY, FMA_FORMS, FORMS, WIDE
+from triton_kernels.gemm.gluon.forms import CAPABILITY, CLUSTERS, FMA_FORMS, FORMS, WIDE
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel
 
 _wanted: contextvars.ContextVar[str] = contextvars.ContextVar("kernels", default="any")
@@ -121,17 +121,17 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def _give_up_wide(error: Exception) -> None:
-    """Stop using forms.WIDE after a failure, and warn. All other forms remain."""
+def _give_up(forms: dict[Configuration, float], what: str, error: Exception) -> None:
+    """Stop using some forms after a failure, and warn. All others remain."""
     from triton_kernels.gemm import choice  # which imports this folder's forms
     from triton_kernels.gemm.gluon import launch
 
-    WIDE.clear()
+    forms.clear()
     choice.forget()
     launch._prepared.cache_clear()
     warnings.warn(
-        f"gemm_gluon_kernel is not used in tiles of any width from now on, and some products take "
-        f"longer; please report it: with triton {triton.__version__} it fails: {_words(error)}",
+        f"{what} from now on, and some products take longer; please report it: with triton "
+        f"{triton.__version__} it fails: {_words(error)}",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -139,13 +139,18 @@ def _give_up_wide(error: Exception) -> None:
 
 def _self_test(device: torch.device, multiply_adds: bool) -> str:
     """What is wrong with a test product, or ""."""
-    launch, *wide = _test_launches(multiply_adds)
-    if error := _failure(launch, device, multiply_adds):
+    if error := _failure(_test_launch(multiply_adds), device, multiply_adds):
         give_up(device, error)
         return _tested[device, multiply_adds]
-    for each in wide:
-        if error := _failure(each, device, multiply_adds):
-            _give_up_wide(error)
+    if multiply_adds:
+        return ""
+    for forms, what in (
+        (WIDE, "gemm_gluon_kernel is not used in tiles of any width"),
+        (CLUSTERS, "gemm_gluon_cluster_kernel is not used"),
+    ):
+        for form in list(forms)[:1]:
+            if error := _failure(_launching(form), device, False):
+                _give_up(forms, what, error)
     return ""
 
 
@@ -169,21 +174,25 @@ def _failure(
     return None if right else ArithmeticError("its self-test gives a wrong product")
 
 
-def _test_launches(multiply_adds: bool) -> list[Callable[[Gemm], None]]:
-    """Functions that launch a test product of a and of b's transpose: for tensor cores in an
-    alternating form, and in one whose instructions have addresses."""
-    if multiply_adds:
-        from triton_kernels.gemm.gluon import fma
+def _test_launch(multiply_adds: bool) -> Callable[[Gemm], None]:
+    """A function that launches a test product of a and of b's transpose: for tensor cores in an
+    alternating form."""
+    if not multiply_adds:
+        return _launching(next(form for form in FORMS if form.ALTERNATE))
+    from triton_kernels.gemm.gluon import fma
 
-        form = next(iter(FMA_FORMS))
-        return [lambda gemm: fma.launch(form, gemm, (gemm.a, gemm.b), (False, True), 2, False)]
-    from triton_kernels.gemm.gluon import launch
+    form = next(iter(FMA_FORMS))
+    return lambda gemm: fma.launch(form, gemm, (gemm.a, gemm.b), (False, True), 2, False)
 
-    def launching(form: Configuration) -> Callable[[Gemm], None]:
-        return lambda gemm: launch.launch(form, 2, gemm, (gemm.a, gemm.b), (False, True, True))
 
-    alternating = next(form for form in FORMS if form.ALTERNATE)
-    return [launching(form) for form in (alternating, *list(WIDE)[:1])]
+def _launching(form: Configuration) -> Callable[[Gemm], None]:
+    """The same in a form of gemm_gluon_kernel or gemm_gluon_cluster_kernel."""
+    from triton_kernels.gemm.gluon import clusters, launch
+
+    how = False, True, True
+    if form.cluster[0]:
+        return lambda gemm: clusters.launch(form, gemm, (gemm.a, gemm.b), how, False)
+    return lambda gemm: launch.launch(form, 2, gemm, (gemm.a, gemm.b), how)
 
 
 def _integers(rows: int, columns: int, device: torch.device) -> torch.Tensor:

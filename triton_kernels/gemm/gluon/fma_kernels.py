@@ -22,8 +22,8 @@ from triton_kernels.gemm.gluon.kernels import (
     _leave,
     _load,
     _parts,
+    _places,
     _ptrs,
-    _sum,
     _with_addend,
 )
 from triton_kernels.gemm.gluon.versions import (
@@ -85,6 +85,25 @@ def _multiply_add(a, b, acc, A_T: gl.constexpr, B_T: gl.constexpr):
             column = gl.convert_layout(columns[i], lying, assert_trivial=True)
             row = gl.convert_layout(rows[i].permute((1, 0)), lying, assert_trivial=True)
             acc = gl.fma(column.broadcast_to(M, N), row.broadcast_to(M, N), acc)
+    return acc
+
+
+@gluon.jit
+def _sum(sums, parts, SIZE: gl.constexpr, acc):
+    """The sum of a block's parts, which are SIZE elements apart, added in their order."""
+    ELEMENTS: gl.constexpr = acc.shape[0] * acc.shape[1] // (32 * gl.num_warps())
+    LOADS: gl.constexpr = 4 if ELEMENTS <= 32 else 1  # in flight, as registers allow
+    acc = gl.load(sums + _places(acc), cache_modifier=".cg")
+    together = (parts - 1) // LOADS * LOADS
+    for i in range(1, 1 + together, LOADS):
+        loaded = ()
+        for j in gl.static_range(LOADS):
+            ptrs = sums + (i + j) * SIZE + _places(acc)
+            loaded += (gl.load(ptrs, cache_modifier=".cg"),)
+        for j in gl.static_range(LOADS):
+            acc += loaded[j]
+    for i in range(1 + together, parts):
+        acc += gl.load(sums + i * SIZE + _places(acc), cache_modifier=".cg")
     return acc
 
 

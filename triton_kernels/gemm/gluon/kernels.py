@@ -64,12 +64,10 @@ from triton_kernels.gemm.gluon.versions import (
 )
 from triton_kernels.gemm.gluon.wide import (
     wide_awaited,
-    wide_blocks,
     wide_columns,
     wide_load,
     wide_multiply,
     wide_stages,
-    wide_sums,
     wide_zeros,
 )
 from triton_kernels.gemm.kernels import named, part_of, swizzle
@@ -431,7 +429,8 @@ def _finish(
     accs, biases, m, n, size, c_ptr, c_strides, scalars, outs, out_strides,
     CONSUMER: gl.constexpr, HAS_BIAS: gl.constexpr, ACT: gl.constexpr, OUT_TMA: gl.constexpr,
     TURNED: gl.constexpr, UNIT: gl.constexpr, PART_N: gl.constexpr, BLOCK_N: gl.constexpr,
-    ROWS: gl.constexpr, C_UNIT: gl.constexpr = 1, WIDE: gl.constexpr = False,
+    ROWS: gl.constexpr, C_UNIT: gl.constexpr = 1, WIDE: gl.constexpr = False, bias_ptr=None,
+    meeting=None,
 ):  # fmt: skip
     """The epilogue of blocks side by side, whose first element is (m, n). They have ROWS times
     PART_M rows.
@@ -441,43 +440,90 @@ def _finish(
     3 µs longer with gelu than with relu (H200). So long epilogues are in a loop of two iterations,
     before the second of which its parts move to the registers of the first's: 1 µs. Short ones
     would lose more by the moves, and all by more iterations.
+
+    If K is split, ``meeting`` is what :func:`_meet` takes. Then programs meet in each of the two
+    iterations, and alpha and the bias follow.
     """
     out, pre, buffers = outs
     STORES: gl.constexpr = 1 if pre is None else 2
+    WHOLE: gl.constexpr = meeting is None
+    HAS: gl.constexpr = HAS_BIAS and WHOLE
+    alpha = scalars[0] if WHOLE else 1.0
     if WIDE:
-        parts = _wide_parts(accs, biases, scalars[0], ROWS, HAS_BIAS, TURNED, PART_N, BLOCK_N)
+        parts = _wide_parts(accs, biases, alpha, ROWS, HAS, TURNED, PART_N, BLOCK_N)
     else:
         parts = ()
         for block in gl.static_range(len(accs)):
-            acc = _scaled(accs[block], scalars[0], biases[block], HAS_BIAS, TURNED)
+            acc = _scaled(accs[block], alpha, biases[block], HAS, TURNED)
             parts += _cut(acc, PART_N)
     PARTS: gl.constexpr = len(parts)
-    TOGETHER: gl.constexpr = _at_once(PARTS, ACT, OUT_TMA)
+    TOGETHER: gl.constexpr = _at_once(PARTS, ACT, OUT_TMA and WHOLE)
     end = PARTS
     if TOGETHER < PARTS:  # the compiler would unroll a loop whose end it knows
         end = gl.minimum(PARTS, gl.cdiv(size[1] - n, PART_N) * ROWS)
+    swap = gl.to_tensor(0)
+    seen = gl.to_tensor(0)
+    if not WHOLE and TOGETHER < PARTS:
+        swap = meeting[3] % 2 * (gl.cdiv(end, TOGETHER) - 1)
+        parts = _swapped(parts, swap, TOGETHER)
     if OUT_TMA:
         store_wait(0)
-    for first in range(0, end, TOGETHER):
-        for j in gl.static_range(TOGETHER):
-            i = first + j
-            if PARTS % TOGETHER == 0 or i < PARTS:
-                part_m = m + i % ROWS * PART_M
-                part_n = n + gl.minimum(i // ROWS * PART_N, BLOCK_N - PART_N)
-                part = _with_addend(
-                    parts[j], part_m, part_n, size, c_ptr, c_strides, scalars[1], C_UNIT
-                )
-                if pre is not None:
+    for begin in range(0, end, TOGETHER):
+        first = begin
+        last = True
+        sums = parts[:TOGETHER]
+        if not WHOLE:
+            first = gl.where(swap != 0, TOGETHER - begin, begin)
+            of_parts = ()
+            for j in gl.static_range(TOGETHER):
+                part_m, part_n = _corner(first + j, m, n, ROWS, PART_N, BLOCK_N)
+                of_parts += (_bias_of(bias_ptr, part_m, part_n, size, PART_M, PART_N, TURNED),)
+            last, seen, added = _meet(sums, gl.where(first > 0, 1, 0), seen, meeting)
+            sums = ()
+            for j in gl.static_range(TOGETHER):
+                sums += (_scaled(added[j], scalars[0], of_parts[j], HAS_BIAS, TURNED),)
+            if OUT_TMA:  # a half may end and the other begin with the same buffer
+                store_wait(0)
+        if last:
+            for j in gl.static_range(TOGETHER):
+                i = first + j
+                if (WHOLE and PARTS % TOGETHER == 0) or i < PARTS:
+                    part_m, part_n = _corner(i, m, n, ROWS, PART_N, BLOCK_N)
+                    part = _with_addend(
+                        sums[j], part_m, part_n, size, c_ptr, c_strides, scalars[1], C_UNIT
+                    )
+                    if pre is not None:
+                        _store(
+                            pre, buffers.index(BUFFERS * CONSUMER), part, part_m, part_n, size,
+                            out_strides, OUT_TMA, TURNED, UNIT,
+                        )  # fmt: skip
+                    buffer = buffers.index(BUFFERS * CONSUMER + ((i + 1) * STORES - 1) % BUFFERS)
                     _store(
-                        pre, buffers.index(BUFFERS * CONSUMER), part, part_m, part_n, size,
-                        out_strides, OUT_TMA, TURNED, UNIT,
+                        out, buffer, _activated(part, ACT), part_m, part_n, size, out_strides,
+                        OUT_TMA, TURNED, UNIT,
                     )  # fmt: skip
-                buffer = buffers.index(BUFFERS * CONSUMER + ((i + 1) * STORES - 1) % BUFFERS)
-                _store(
-                    out, buffer, _activated(part, ACT), part_m, part_n, size, out_strides, OUT_TMA,
-                    TURNED, UNIT,
-                )  # fmt: skip
-        parts = parts[TOGETHER:] + parts[PARTS - TOGETHER :]
+        parts = parts[TOGETHER:] + parts[len(parts) - TOGETHER :]
+
+
+@gluon.jit
+def _corner(i, m, n, ROWS: gl.constexpr, PART_N: gl.constexpr, BLOCK_N: gl.constexpr):
+    """The first element of the i-th part of a tile at (m, n). The last may be moved inwards."""
+    return m + i % ROWS * PART_M, n + gl.minimum(i // ROWS * PART_N, BLOCK_N - PART_N)
+
+
+@gluon.jit
+def _swapped(parts, swap, TOGETHER: gl.constexpr):
+    """The parts of both halves of an epilogue, of which the second comes first if ``swap``. Where
+    it is shorter it ends with its last part again."""
+    second = parts[TOGETHER:]
+    if len(second) < TOGETHER:
+        second += parts[len(parts) - 1 :]
+    left = ()
+    right = ()
+    for j in gl.static_range(TOGETHER):
+        left += (gl.where(swap != 0, second[j], parts[j]),)
+        right += (gl.where(swap != 0, parts[j], second[j]),)
+    return left + right
 
 
 @gluon.jit
@@ -497,25 +543,6 @@ def _places(acc):
 def _leave(sums, part, size: gl.constexpr, acc):
     """Store one part of a block's sums to the workspace. A part has ``size`` elements."""
     gl.store(sums + part * size + _places(acc), acc)
-
-
-@gluon.jit
-def _sum(sums, parts, SIZE: gl.constexpr, acc):
-    """The sum of a block's parts, which are SIZE elements apart, added in their order."""
-    ELEMENTS: gl.constexpr = acc.shape[0] * acc.shape[1] // (32 * gl.num_warps())
-    LOADS: gl.constexpr = 4 if ELEMENTS <= 32 else 1  # in flight, as registers allow
-    acc = gl.load(sums + _places(acc), cache_modifier=".cg")
-    together = (parts - 1) // LOADS * LOADS
-    for i in range(1, 1 + together, LOADS):
-        loaded = ()
-        for j in gl.static_range(LOADS):
-            ptrs = sums + (i + j) * SIZE + _places(acc)
-            loaded += (gl.load(ptrs, cache_modifier=".cg"),)
-        for j in gl.static_range(LOADS):
-            acc += loaded[j]
-    for i in range(1 + together, parts):
-        acc += gl.load(sums + i * SIZE + _places(acc), cache_modifier=".cg")
-    return acc
 
 
 @gluon.jit
@@ -571,25 +598,59 @@ def _relaid(accs):
 
 
 @gluon.jit
-def _meet(accs, part, mine, split, SIZE: gl.constexpr):
-    """Leave a part's sums in the workspace, where it has SIZE elements. Returns whether this was
-    the last part, and then the sums of all."""
-    workspace, counters, parts = split
-    sums = workspace + mine.to(gl.int64) * parts * SIZE
-    first = sums
-    for i in gl.static_range(len(accs)):
-        _leave(first, part, SIZE, accs[i])
-        first += accs[i].shape[0] * accs[i].shape[1]
-    thread_barrier()
-    last = gl.atomic_add(counters + mine, 1, sem="acq_rel") == parts - 1
+def _meet(parts, half, seen, meeting):
+    """Meet the other programs of a tile for one half of it, of which these are the parts.
+    ``meeting`` is (workspace, counters, number of programs, this one's number, the tile's). Returns
+    whether all others have been here, the counter as far as it is known, and the sums of all, in
+    the programs' order.
+
+    A program leaves its sums in the workspace and counts itself, or, if it is the last, adds
+    theirs. Odd ones come with the second half first. So if two arrive at the same time, each leaves
+    a half and adds the other. Half a counter is a half's.
+    """
+    workspace, counters, programs, mine, tile = meeting
+    SIZE: gl.constexpr = parts[0].shape[0] * parts[0].shape[1]
+    ALL: gl.constexpr = len(parts) * SIZE
+    sums = workspace + ((tile * 2 + half) * programs).to(gl.int64) * ALL
+    shift = 16 * half
+    here = seen >> shift & 0xFFFF
+    count = here
+    if here < programs - 1:
+        for j in gl.static_range(len(parts)):
+            _leave(sums + j * SIZE, mine, ALL, parts[j])
+        thread_barrier()
+        seen = gl.atomic_add(counters + tile, 1 << shift, sem="acq_rel")
+        here = seen >> shift & 0xFFFF
+        count = here + 1
+    last = here == programs - 1
+    added = parts
     if last:
-        gl.store(counters + mine, 0)
-        added = ()
-        for i in gl.static_range(len(accs)):
-            added += (_sum(sums, parts, SIZE, accs[i]),)
-            sums += accs[i].shape[0] * accs[i].shape[1]
-        accs = added
-    return last, accs
+        gl.atomic_add(counters + tile, -(count << shift), sem="relaxed")
+        added = _added(sums, programs, mine, ALL, parts)
+    return last, seen, added
+
+
+@gluon.jit
+def _added(sums, programs, mine, ALL: gl.constexpr, parts):
+    """The sums of what all programs have of these parts, in their order. What one left is ALL
+    elements after what the program before left; this program's own parts are in registers."""
+    SIZE: gl.constexpr = parts[0].shape[0] * parts[0].shape[1]
+    added = ()
+    for j in gl.static_range(len(parts)):
+        added += (_left(sums + j * SIZE, mine == 0, parts[j]),)
+    for i in range(1, programs):
+        more = ()
+        for j in gl.static_range(len(parts)):
+            more += (added[j] + _left(sums + i * ALL + j * SIZE, mine == i, parts[j]),)
+        added = more
+    return added
+
+
+@gluon.jit
+def _left(sums, own, part):
+    """What a program left of a part, or the part if this is the program."""
+    here = gl.full(part.shape, own, gl.int1, part.type.layout)
+    return gl.load(sums + _places(part), mask=here == 0, other=part, cache_modifier=".cg")
 
 
 @gluon.jit
@@ -734,21 +795,14 @@ def _consume(
             mbarrier.arrive(empty.index(before), count=1)
         if not WIDE:
             accs = _relaid(accs)
-        last = True
+        meeting = None
         if split[0] is not None:
-            mine = tile * CONSUMERS + CONSUMER
-            if WIDE:
-                blocks = _relaid(wide_blocks(accs))
-                last, blocks = _meet(blocks, part, mine, split, ROWS * BLOCK_N)
-                accs = wide_sums(blocks)
-            else:
-                last, accs = _meet(accs, part, mine, split, ROWS * BLOCK_N)
-        if last:
-            _finish(
-                accs, biases, m, n, size, c_ptr, c_strides, scalars, outs, out_strides, CONSUMER,
-                HAS_BIAS, ACT, OUT_TMA, TURNED, UNIT, PART_N, BLOCK_N, ROWS // PART_M, C_UNIT,
-                WIDE,
-            )  # fmt: skip
+            meeting = (split[0], split[1], split[2], part, tile * CONSUMERS + CONSUMER)
+        _finish(
+            accs, biases, m, n, size, c_ptr, c_strides, scalars, outs, out_strides, CONSUMER,
+            HAS_BIAS, ACT, OUT_TMA, TURNED, UNIT, PART_N, BLOCK_N, ROWS // PART_M, C_UNIT, WIDE,
+            bias_ptr, meeting,
+        )  # fmt: skip
         if ALTERNATE:
             ahead = stage + steps
             phase ^= ahead // STAGES & 1

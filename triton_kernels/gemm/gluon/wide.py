@@ -18,7 +18,6 @@ The widths, layouts and waits are those of PTX's wgmma.mma_async, and its matrix
 
 from __future__ import annotations
 
-from triton_kernels._counts import powers_of_2
 from triton_kernels.gemm.gluon.versions import (
     SLICES,
     gl,
@@ -30,7 +29,6 @@ from triton_kernels.gemm.gluon.versions import (
 
 UNIT = gl.constexpr(8)
 UNIT_BYTES = gl.constexpr(1024)
-_powers = gluon.constexpr_function(powers_of_2)
 
 
 @gluon.constexpr_function
@@ -198,11 +196,6 @@ def wide_awaited(sums, LEFT: gl.constexpr):
     )
 
 
-@gluon.constexpr_function
-def _first(widths, i):
-    return sum(widths[:i])
-
-
 @gluon.jit
 def _joined(sums, FIRST: gl.constexpr, COUNT: gl.constexpr):
     if COUNT == 1:
@@ -210,7 +203,7 @@ def _joined(sums, FIRST: gl.constexpr, COUNT: gl.constexpr):
     else:
         left = _joined(sums, FIRST, COUNT // 2)
         right = _joined(sums, FIRST + COUNT // 2, COUNT // 2)
-        block = gl.join(left, right).permute((0, 2, 1)).reshape(64, COUNT * UNIT)
+        block = gl.join(left, right).permute((0, 2, 1)).reshape(left.shape[0], COUNT * UNIT)
     return block
 
 
@@ -221,32 +214,3 @@ def wide_columns(
     """One block of a power of two of COLUMNS, from the column BEGIN on, of the GROUP-th 64 rows.
     Only registers are renamed."""
     return _joined(sums, (GROUP * BLOCK_N + BEGIN) // UNIT, COLUMNS // UNIT)
-
-
-@gluon.jit
-def wide_blocks(sums):
-    """The sums of 64 rows as blocks of powers of two of columns. Only registers are renamed."""
-    WIDTHS: gl.constexpr = _powers(len(sums))
-    blocks = ()
-    for i in gl.static_range(len(WIDTHS)):
-        blocks += (_joined(sums, _first(WIDTHS, i), WIDTHS[i]),)
-    return blocks
-
-
-@gluon.jit
-def wide_sums(blocks):
-    """The sums that are in such blocks."""
-    sums = ()
-    for i in gl.static_range(len(blocks)):
-        sums += _cut(blocks[i])
-    return sums
-
-
-@gluon.jit
-def _cut(block):
-    if block.shape[1] == UNIT:
-        sums = (gl.convert_layout(block, _layout(), assert_trivial=True),)
-    else:
-        halves = block.reshape(64, 2, block.shape[1] // 2).permute((0, 2, 1)).split()
-        sums = _cut(halves[0]) + _cut(halves[1])
-    return sums
