@@ -57,7 +57,7 @@ GLUON_CLUSTERS += [((302, 216, 1552), 18), ((208, 304, 1552), 18), ((518, 136, 2
 GLUON_CLUSTERS += [((330, 392, 1552), 18)]
 # And for up to 32 rows, whole and with K in parts.
 GLUON_FEW: list[Cut] = [((5, 136, 1032), 1), ((5, 264, 40), 1), ((20, 136, 2056), 1)]
-GLUON_FEW += [((20, 264, 40), 1), ((5, 136, 2056), 12), ((20, 136, 2056), 9)]
+GLUON_FEW += [((20, 264, 40), 1), ((5, 136, 2056), 12), ((20, 136, 3080), 9)]
 # Those of its kernel for "f16x3": several tiles of each form, with even and odd numbers of steps.
 GLUON_PARTS: list[Cut] = [((250, 380, 200), 2), ((130, 250, 136), 3), ((130, 130, 264), 5)]
 # And of its kernel by multiply-adds: each form whole and with K in parts, with sums that are longer
