@@ -252,8 +252,7 @@ class Launch:
                 self._ready[device] = ready
         if ready is None or not usual:
             if programs := self.meta.get("CLUSTER"):
-                compiled = self.kernel.warmup(*args, grid=grid, **self.meta)
-                _starting.in_clusters(compiled, programs)
+                _starting.in_clusters(self.kernel.warmup(*args, grid=grid, **self.meta), programs)
             compiled = self.kernel[grid](*args, **self.meta)
             if compiled is None or not usual:
                 return

@@ -38,10 +38,12 @@ def watched(kernel: Any) -> bool:
 
 
 def in_clusters(compiled: Any, programs: int) -> None:
-    """Start a compiled kernel in clusters of so many programs from now on, of which its code takes
-    each as one of its own. What Triton compiles for a cluster has one program for all of it."""
-    warps, _, *rest = compiled.packed_metadata
-    compiled.packed_metadata = (warps, programs, *rest)
+    """Start a compiled kernel in clusters of so many programs from now on. In its code each is a
+    program of its own, where what Triton itself compiles for clusters has one program for each.
+    None is what a hook of Triton's compiler may leave of a kernel."""
+    if compiled is not None:
+        warps, _, *rest = compiled.packed_metadata
+        compiled.packed_metadata = (warps, programs, *rest)
 
 
 def start(compiled: Any) -> Start | None:

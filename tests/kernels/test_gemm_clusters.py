@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,6 +152,29 @@ def test_a_launch_has_whole_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     with forced(form):
         triton_kernels.gemm_bias_act(operand(300, 200), operand(200, 304))
     assert given == [(4, (form.tiles_of(300, 304) // 4, 1, 1))]
+
+
+def test_a_kernel_starts_in_clusters_from_its_first_launch_on() -> None:
+    """Without them its sums would be 0."""
+
+    class Started(Exception):
+        pass
+
+    class Kernel:
+        pre_run_hooks: tuple[Any, ...] = ()
+        arg_names = ("CLUSTER",)
+        compiled = SimpleNamespace(packed_metadata=(8, 1, 4096))
+
+        def warmup(self, *args: Any, grid: Any, **meta: Any) -> Any:
+            return self.compiled
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            assert self.compiled.packed_metadata == (8, 4, 4096)
+            raise Started
+
+    started = _launch.Launch(Kernel(), (3,), CLUSTER=4)
+    with pytest.raises(Started):
+        started._run(torch.device("cpu"), (3, 1, 1), ())
 
 
 @pytest.fixture

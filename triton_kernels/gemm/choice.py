@@ -121,7 +121,7 @@ NARROW = 64
 WIDE = 96 * 64  # columns from which few rows of float32 have wider tiles
 VECTOR = 8  # 16-bit elements of 16 bytes
 # Products with clusters: multiprocessors, since no GPC of an H200 has more, and elements of K. With
-# more than one wave, shorter sums or an addend clusters were up to 2.9 times as slow as others,
+# more than one wave, shorter sums or an addend clusters took up to 3 times as long as others,
 # where the model was not fitted; in one wave every program ends with its tile.
 GPC, DEEP = 18, 1536
 SMALL = 32  # up to this M, N or K pointers are as fast as descriptors
@@ -268,7 +268,7 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Splits]:
                 continue
             m, n, *_ = form.tiles
             if form.cluster[0]:
-                if clusters and form.tiles_of(M, problem.N) <= model.at_once(form, gpu):
+                if clusters and form.tiles_of(M, problem.N) <= model.programs_at_once(form, gpu):
                     ways.append((form, reached, WHOLE))
                 continue
             if form.TURNED:

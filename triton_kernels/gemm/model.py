@@ -272,12 +272,12 @@ def _in_clusters(
     loaded = (rows * of_a / beside + columns * of_b / below) * k * problem.dtype.itemsize
     each = (multiplied**4 + (loaded / SHARED) ** 4 + SHARED_STEP**4) ** 0.25
     tiles, steps = form.tiles_of(problem.M, problem.N), cdiv(problem.K, k)
-    waves = cdiv(tiles, at_once(form, gpu))
+    waves = cdiv(tiles, programs_at_once(form, gpu))
     busy = waves * (steps * each + SHARED_START) + rows * columns * EPILOGUE
     return math.hypot(busy, tiles * steps * loaded / (gpu.multiprocessors * OF_L2))
 
 
-def at_once(form: Configuration, gpu: Gpu) -> int:
+def programs_at_once(form: Configuration, gpu: Gpu) -> int:
     """How many programs of a form in clusters run at once."""
     share = CLUSTERS_OF_4 if math.prod(form.cluster) == 4 else 1
     return max(1, int(gpu.multiprocessors * share))

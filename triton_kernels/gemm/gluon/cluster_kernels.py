@@ -85,8 +85,9 @@ def _beginning(stages, others):
 
 @gluon.constexpr_function
 def _ending():
+    """Waits until no program of the cluster tells this one anything any more."""
     return (
-        "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;"
+        "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
         "mov.b32 $0, $2; mov.b32 $1, $3;"
     )
 
