@@ -15,7 +15,7 @@ import triton_kernels
 from compare.timing.configurations import forced
 from triton_kernels import interpreter
 from triton_kernels.gemm import Configuration, Tiles, repacking, splitting
-from triton_kernels.gemm.gluon.forms import FORMS
+from triton_kernels.gemm.gluon.forms import FORMS, WIDE
 from triton_kernels.interpreter import Launch, Observer, Program
 from triton_kernels.interpreter.cross_compile import compiling
 
@@ -82,6 +82,18 @@ def test_parts_make_the_whole_in_every_order(
             out = product(form, a, b, bias, c)
         assert right(out, a, b, bias, c)
         assert torch.equal(out, first)
+
+
+def test_what_programs_leave_of_a_tile_in_gluon() -> None:
+    """Two halves of whole parts in each consumer: of 80 rows six parts of 16."""
+    of_80 = next(form for form in WIDE if form.tiles[:2] == (80, 128))
+    assert of_80.left == 96 * 128
+    for form in FORMS | WIDE:
+        if form.ALTERNATE:  # is not split
+            continue
+        m, n, *_ = form.tiles
+        assert m * n <= form.left <= 2 * m * n
+        assert form.left == m * n or form.SUBTILES % 2 or form in WIDE
 
 
 def test_more_parts_than_steps_of_the_sum() -> None:

@@ -147,6 +147,15 @@ class Configuration(NamedTuple):
         return next_power_of_2(cdiv(columns, self.SUBTILES))
 
     @property
+    def left(self) -> int:
+        """The elements of the workspace for a program's sums of a tile of gemm_gluon_kernel if K is
+        split: of each consumer two halves of as many parts, each as it is stored."""
+        rows = self.tiles.BLOCK_N if self.TURNED else self.tiles.BLOCK_M
+        consumers = self.tiles.num_warps // WARPS
+        parts = rows // consumers // PART_M * self.SUBTILES
+        return consumers * 2 * cdiv(parts, 2) * PART_M * self.part
+
+    @property
     def by_registers(self) -> bool:
         """Whether the consumers of gemm_gluon_kernel load rows to registers: there are three, or
         two whose tiles have three blocks of columns. With one nobody would multiply meanwhile. Two

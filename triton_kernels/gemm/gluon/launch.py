@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from triton_kernels import _launch
-from triton_kernels._counts import cdiv, powers_of_2
+from triton_kernels._counts import powers_of_2
 from triton_kernels._launch import REMEMBERED, Launch, divisibility, specialization_key
 from triton_kernels.activations import ACTIVATIONS
 from triton_kernels.gemm import splitting
@@ -55,13 +55,6 @@ def tiles_of(chosen: Configuration) -> Tiles:
     if not chosen.TURNED:
         return tiles
     return tiles._replace(BLOCK_M=tiles.BLOCK_N, BLOCK_N=tiles.BLOCK_M)
-
-
-def _left(chosen: Configuration) -> int:
-    """The elements that a consumer leaves of its sums if K is split: two halves of as many parts,
-    each as it is stored."""
-    rows = tiles_of(chosen).BLOCK_M * WARPS // chosen.tiles.num_warps
-    return 2 * cdiv(rows // PART_M * chosen.SUBTILES, 2) * PART_M * chosen.part
 
 
 def unit_of(matrix: Tensor) -> int:
@@ -152,8 +145,9 @@ def _launch_region(
         gemm.prefix, chosen.kind, few_steps, kinds, keys, gemm.act, how, units, waits, beside
     )
     # Each consumer stores and adds only its own sums.
-    meetings = chosen.tiles_of(*out.shape) * (chosen.tiles.num_warps // WARPS)
-    split = splitting.memory(meetings, _left(chosen), parts, torch.float32, out.device)
+    consumers = chosen.tiles.num_warps // WARPS
+    meetings, left = chosen.tiles_of(*out.shape) * consumers, chosen.left // consumers
+    split = splitting.memory(meetings, left, parts, torch.float32, out.device)
     results = [out, pre]
     if how[2]:
         results = [t if t is None else Descriptor.of(t, blocks.out) for t in results]
