@@ -209,6 +209,25 @@ def test_a_failed_self_test_of_clusters(
     assert choose(asked, H200).cluster == (0, 0)
 
 
+def test_a_failed_launch_of_a_cluster(
+    clusters: dict[Configuration, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a part of a GPU where a cluster has no place: other forms of Gluon's go on."""
+
+    def refusing(*args: Any) -> None:
+        raise RuntimeError("Triton Error [CUDA]: cluster misconfiguration")
+
+    monkeypatch.setattr("triton_kernels.gemm.gluon.clusters.launch", refusing)
+    a, b = operand(306, 3008), operand(3008, 2112, True)
+    with compiling(90) as launches, _launch.multiprocessors(132):
+        with pytest.warns(RuntimeWarning, match="cluster_kernel is not used.*misconfiguration"):
+            triton_kernels.gemm_bias_act(a, b)
+        triton_kernels.gemm_bias_act(a, b)
+    assert [each.kernel for each in launches] == ["gemm_gluon_kernel"] * 2
+    assert clusters == {}
+    assert not availability._tested
+
+
 # ---- results ----
 
 

@@ -25,7 +25,7 @@ from triton_kernels.gemm.choice import (
 )
 from triton_kernels.gemm.configurations import ALIGNED, SLOW, Configuration, Problem, Tiles
 from triton_kernels.gemm.descriptors import Block, Descriptor
-from triton_kernels.gemm.gluon import availability
+from triton_kernels.gemm.gluon import availability, forms
 from triton_kernels.gemm.kernels import gemm_bias_act_kernel, gemm_tma_kernel
 from triton_kernels.gemm.parts import by_parts
 from triton_kernels.gemm.repacking import repacked
@@ -71,6 +71,9 @@ def launch(gemm: Gemm) -> None:
         except Exception as error:
             if not chosen.gluon or problem.kernels == "gluon":
                 raise
+            if chosen.kind in forms.CLUSTERS:  # a part of a GPU may have no place for them
+                availability.give_up_clusters(error)
+                continue
             availability.give_up(out.device, error)
             problem = problem._replace(kernels="tl")
 

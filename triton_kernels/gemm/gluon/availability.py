@@ -121,12 +121,22 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
+def give_up_clusters(error: Exception) -> None:
+    """Stop using gemm_gluon_cluster_kernel after a failure, and warn. All other forms remain."""
+    _give_up(CLUSTERS, "gemm_gluon_cluster_kernel is not used", error)
+
+
+def _give_up_wide(error: Exception) -> None:
+    """The same of gemm_gluon_kernel's forms in forms.WIDE."""
+    _give_up(WIDE, "gemm_gluon_kernel is not used in tiles of any width", error)
+
+
 def _give_up(forms: dict[Configuration, float], what: str, error: Exception) -> None:
-    """Stop using some forms after a failure, and warn. All others remain."""
     from triton_kernels.gemm import choice  # which imports this folder's forms
     from triton_kernels.gemm.gluon import launch
 
     forms.clear()
+    _known_calls.forget()
     choice.forget()
     launch._prepared.cache_clear()
     warnings.warn(
@@ -144,13 +154,10 @@ def _self_test(device: torch.device, multiply_adds: bool) -> str:
         return _tested[device, multiply_adds]
     if multiply_adds:
         return ""
-    for forms, what in (
-        (WIDE, "gemm_gluon_kernel is not used in tiles of any width"),
-        (CLUSTERS, "gemm_gluon_cluster_kernel is not used"),
-    ):
+    for forms, give_up_these in ((WIDE, _give_up_wide), (CLUSTERS, give_up_clusters)):
         for form in list(forms)[:1]:
             if error := _failure(_launching(form), device, False):
-                _give_up(forms, what, error)
+                give_up_these(error)
     return ""
 
 
