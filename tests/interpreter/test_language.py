@@ -196,6 +196,7 @@ def language_state() -> dict[Any, Any]:
 def test_nothing_is_left_behind() -> None:
     with interpreter.interpreting():  # first rewriting of helpers adds two names to their modules
         test_language(None)
+        copy[(1,)](torch.zeros(8), torch.zeros(8), 8, BLOCK=8)
     before, kind = language_state(), type(handles.upstream.interpreter_builder)
     names = set(globals()), set(vars(small_kernels))
     with interpreter.interpreting():
