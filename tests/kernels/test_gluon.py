@@ -408,9 +408,11 @@ def test_a_failed_self_test_of_tiles_of_any_width(
         gemm.out[0, 0] += form in wide
 
     monkeypatch.setattr(f"{GLUON_LAUNCH}.launch", multiply)
+    monkeypatch.setattr(f"{CLUSTER_LAUNCH}.launch", lambda form, *rest: multiply(form, 2, *rest))
     with pytest.warns(RuntimeWarning, match="not used in tiles of any width.*a wrong product"):
         assert availability._self_test(torch.device("cpu"), False) == ""
     assert wide == {}
+    assert CLUSTERS
     assert choose(asked, H200) in FORMS
 
 
