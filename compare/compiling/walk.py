@@ -44,10 +44,11 @@ class Product(NamedTuple):
         """A short label: the configuration on this architecture and the epilogue."""
         configuration = choose(self.problem, GPUS[arch])
         m, n, k, _, warps, stages = configuration.tiles
-        words, each = [f"{m}×{n}×{k} w{warps} s{stages}", self.act], configuration.cluster
+        cluster = configuration.cluster
+        words = [f"{m}×{n}×{k} w{warps} s{stages}", self.act]
         words[:0] = ["gluon"] if configuration.gluon else []
         words += [name for name in ("bias", "pre") if getattr(self, name)]
-        words += [f"clusters {'×'.join(map(str, each))}"] if any(each) else []
+        words += [f"clusters of {math.prod(cluster)}"] if any(cluster) else []
         words += ["split"] if configuration.SPLIT > 1 else []
         words += [f"{self.problem.c} c"] if self.problem.c else []
         if self.problem.out_dtype != self.problem.dtype:

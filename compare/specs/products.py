@@ -330,8 +330,8 @@ class Product(Spec):
             turns = (False, True) if precision == "tf32" else (False,)
             copied = sum(max(_repacked(t, t.itemsize, turned) for turned in turns) for t in (a, b))
         split = (form for form in chosen if form.SPLIT > 1)
-        halves = problem.by_cores  # of what programs leave of a tile in Gluon
-        each = ((f, f.left if f.gluon and halves else math.prod(f.tiles[:2])) for f in split)
+        by_cores = problem.by_cores
+        each = ((f, f.left if f.gluon and by_cores else math.prod(f.tiles[:2])) for f in split)
         sums = (form.SPLIT * form.tiles_of(M, N) * left for form, left in each)
         return copied + max(4, case.torch_dtype.itemsize) * max(sums, default=0)
 

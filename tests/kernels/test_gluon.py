@@ -23,7 +23,7 @@ from compare.compiling import walk
 from compare.ops import SPECS
 from triton_kernels import _launch
 from triton_kernels._gpu import Gpu
-from triton_kernels.gemm import GPUS, Configuration, Problem, choice, choose, gluon, launch
+from triton_kernels.gemm import GPUS, Configuration, Problem, choose, gluon, launch
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.choice import fastest
 from triton_kernels.gemm.gluon import availability, forms
@@ -384,36 +384,32 @@ def test_a_failed_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "CompilationError" in tried(refusing)
 
 
-@pytest.fixture
-def wide() -> Iterator[dict[Configuration, float]]:
-    """A copy of WIDE that may be given up."""
-    copy = dict(WIDE)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (availability, forms):
-            patch.setattr(module, "WIDE", copy)
-        choice.forget()
-        yield copy
-    choice.forget()
-
-
-def test_a_failed_self_test_of_tiles_of_any_width(
-    wide: dict[Configuration, float], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("forms_to_lose")
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [
+        ("WIDE", (8480, 896, 11520), "not used in tiles of any width"),
+        ("CLUSTERS", (306, 2112, 3008), "gemm_gluon_cluster_kernel is not used"),
+    ],
+)
+def test_a_failed_self_test_of_some_forms(
+    name: str, shape: tuple[int, int, int], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only these are given up, also where the choice is known."""
-    asked = problem(8480, 896, 11520)
-    assert choose(asked, H200) in wide.keys() - FORMS.keys()
+    asked, every = problem(*shape), {"WIDE", "CLUSTERS"}
+    assert choose(asked, H200) in getattr(forms, name).keys() - FORMS.keys()
 
-    def multiply(form: Configuration, programs: int, gemm: Gemm, *args: Any) -> None:
+    def multiply(form: Configuration, *args: Any) -> None:
+        (gemm,) = (each for each in args if isinstance(each, Gemm))
         gemm.out.copy_(gemm.a.double() @ gemm.b.t().double())
-        gemm.out[0, 0] += form in wide
+        gemm.out[0, 0] += form in getattr(forms, name)
 
-    monkeypatch.setattr(f"{GLUON_LAUNCH}.launch", multiply)
-    monkeypatch.setattr(f"{CLUSTER_LAUNCH}.launch", lambda form, *rest: multiply(form, 2, *rest))
-    with pytest.warns(RuntimeWarning, match="not used in tiles of any width.*a wrong product"):
+    for module in (GLUON_LAUNCH, CLUSTER_LAUNCH):
+        monkeypatch.setattr(f"{module}.launch", multiply)
+    with pytest.warns(RuntimeWarning, match=f"{words}.*a wrong product"):
         assert availability._self_test(torch.device("cpu"), False) == ""
-    assert wide == {}
-    assert CLUSTERS
-    assert choose(asked, H200) in FORMS
+    assert {each for each in every if not getattr(forms, each)} == {name}
+    assert choose(asked, H200) in FORMS | forms.WIDE
 
 
 # ---- on the GPU ----

@@ -87,14 +87,19 @@ def sum_of_parts(acc, tile, part, parts, workspace, counters):
     return acc, last
 
 
-def named(kernel: str) -> Callable[[Any], str]:
+def name_of(kernel: str, op: str, act: Any) -> str:
     """The name of a compiled kernel in profiles: linear_gelu_tma; without an activation
     gemm_pointers."""
+    words: str = act.fn.__name__.removeprefix("half_")
+    return f"{op}_{kernel}" if words == "none" else f"{op}_{words}_{kernel}"
+
+
+def named(kernel: str) -> Callable[[Any], str]:
+    """:func:`name_of` as a function of Triton's specialization."""
 
     def name(specialization: Any) -> str:
-        op = specialization.constants["OP"]
-        act: str = specialization.constants["ACT"].fn.__name__.removeprefix("half_")
-        return f"{op}_{kernel}" if act == "none" else f"{op}_{act}_{kernel}"
+        constants = specialization.constants
+        return name_of(kernel, constants["OP"], constants["ACT"])
 
     return name
 

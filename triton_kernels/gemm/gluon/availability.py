@@ -132,6 +132,7 @@ def _give_up_wide(error: Exception) -> None:
 
 
 def _give_up(forms: dict[Configuration, float], what: str, error: Exception) -> None:
+    """Forget some forms, and what was chosen and prepared with them."""
     from triton_kernels.gemm import choice  # which imports this folder's forms
     from triton_kernels.gemm.gluon import launch
 

@@ -1,11 +1,11 @@
 """gemm_gluon_cluster_kernel: products of few tiles, whose programs load for each other.
 
 A result of few tiles has small ones, so that each multiprocessor has one, and small tiles load
-much: 762×768×4224 in tiles of 80×64 loads 146 MB, which L2 gives in 11 µs (H200). Programs of a
-cluster run at the same time on multiprocessors that reach each other's shared memory. There a block
-that several need is loaded once: each loads its share of it, and the load writes the share, and
-counts its bytes, in all of them. Splitting K instead takes longer, since the parts must be added in
-the end.
+much: 762×768×4224 in tiles of 80×64 loads 146 MB, for which L2 needs 11 µs by the model's fit
+(H200). Programs of a cluster run at the same time on multiprocessors that reach each other's shared
+memory. There a block that several need is loaded once: each loads its share of it, and the load
+writes the share, and counts its bytes, in all of them. Splitting K instead takes longer, since the
+parts must be added in the end.
 
 A cluster has CLUSTER programs, CLUSTER_M of them with tiles side by side in the result, the others
 below. The kernel computes the transpose: a tile's BLOCK_N columns are rows of the result, and its
@@ -38,7 +38,7 @@ from triton_kernels.gemm.gluon.versions import (
     thread_barrier,
 )
 from triton_kernels.gemm.gluon.wide import UNIT, UNIT_BYTES, _joined, _types
-from triton_kernels.gemm.kernels import named
+from triton_kernels.gemm.kernels import name_of, named
 
 PART_M = gl.constexpr(configurations.PART_M)
 BUFFERS = gl.constexpr(configurations.BUFFERS)
@@ -47,19 +47,13 @@ WARPS = gl.constexpr(8)
 # A descriptor is five parameters of the compiled kernel: itself, two lengths and two strides.
 OF_DESCRIPTOR = gl.constexpr(5)
 BARRIERS = gl.constexpr(16)  # bytes of a stage's two
+_name = gluon.constexpr_function(name_of)
 
 
 @gluon.constexpr_function
 def _lying(columns):
     """The layout of a block's sums over all warps, of which four have sums."""
     return gl.NVMMADistributedLayout([3, 0], [WARPS.value, 1], [16, columns, 16])
-
-
-@gluon.constexpr_function
-def _name(op, act):
-    """The name of the compiled kernel, see :func:`triton_kernels.gemm.kernels.named`."""
-    act = act.fn.__name__.removeprefix("half_")
-    return f"{op}_{NAME.value}" if act == "none" else f"{op}_{act}_{NAME.value}"
 
 
 @gluon.constexpr_function
@@ -159,12 +153,9 @@ def _loading(columns, stages, cluster_m, cluster_n, box, a_t):
         f"add.u32 low, low, {UNIT_BYTES.value};",
         f"mad.lo.u32 to, along, {rows * 128}, low;",
     ]
-    if a_t:  # shares along K: there a unit has 64 rows
-        lines.append(f"mad.lo.u32 at, along, {rows}, k;")
-        lines.append(loading("to", "a", "row", "at", "of_a", cluster_n > 1))
-    else:
-        lines.append(f"mad.lo.u32 at, along, {rows}, row;")
-        lines.append(loading("to", "a", "k", "at", "of_a", cluster_n > 1))
+    same, shared = ("row", "k") if a_t else ("k", "row")  # across K a unit has 64 rows
+    lines.append(f"mad.lo.u32 at, along, {rows}, {shared};")
+    lines.append(loading("to", "a", same, "at", "of_a", cluster_n > 1))
     lines.append(f"mad.lo.u32 to, across, {share * 128}, low; add.u32 to, to, {64 * 128};")
     lines.append(f"mad.lo.u32 at, across, {share}, column;")
     for _ in range(share // box):
@@ -325,7 +316,7 @@ def gemm_gluon_cluster_kernel(
     )
     sums = gl.inline_asm_elementwise(
         _loop(
-            _name(OP, ACT), BLOCK_N, STAGES, CLUSTER_M, CLUSTER_N, BOX, A_T, stages.dtype
+            _name(NAME, OP, ACT), BLOCK_N, STAGES, CLUSTER_M, CLUSTER_N, BOX, A_T, stages.dtype
         ),
         _operands(BLOCK_N // UNIT, len(given)),
         given,

@@ -37,7 +37,7 @@ def launch(
     keys = tuple(map(specialization_key, (a, b, bias, c, out, pre)))
     kinds = _launch.kinds(((N, M, K), *strides))
     prepared, a_block, b_block, out_block = _prepared(
-        gemm.prefix, chosen, kinds, keys, gemm.act, (not how[1], how[2]), waits
+        gemm.prefix, chosen.kind, kinds, keys, gemm.act, (not how[1], how[2]), waits
     )
     results = [out, pre]
     if how[2]:
