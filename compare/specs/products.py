@@ -112,7 +112,8 @@ TILES = {
 }
 
 # Through pointers, of an a whose rows go across K in pieces of 8 bytes; two with K in parts.
-PIECES: list[Cut] = [((36, 72, 1056), 1), ((68, 72, 1056), 4), ((100, 40, 1056), 4)]
+PIECES: list[Cut] = [((68, 72, 1056), 1), ((68, 72, 1056), 4), ((100, 40, 1056), 4)]
+PIECES += [((44, 72, 1056), 4)]
 
 # Of up to 32 rows of 16 bits, by their layout: every tile for vectors and for tensor cores; then
 # tiles of all columns and depths with K in parts of unequal length.

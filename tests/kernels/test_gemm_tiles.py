@@ -24,6 +24,7 @@ from triton_kernels.gemm.choice import (
     FLOAT64_TILES,
     PARTS_TILES,
     POINTER_TILES,
+    POINTER_TILES_64,
     SHIPPED,
     TMA_TILES,
     TmaTiles,
@@ -155,7 +156,7 @@ def tables(dtype: str) -> set[tuple[Any, ...]]:
         cuts = {each for each in cuts if each[2] > 32}
         ways = itertools.product((1, 2, 4, 8, 16, 32), (False, True), (False, True))
         few = {tiles for way in ways for tiles in few_rows.tiles(*way)}
-        others = (*POINTER_TILES, *BRIEF_TILES, *FEW_TILES, *few)
+        others = (*POINTER_TILES, *POINTER_TILES_64, *BRIEF_TILES, *FEW_TILES, *few)
         cuts |= {("ieee", 0, *tiles) for tiles in others}
     for row, K, c in itertools.product(TMA_TILES, (8, SHIPPED.long), ("", "even")):
         kind = getattr(torch, dtype)

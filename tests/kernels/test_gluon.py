@@ -389,7 +389,7 @@ def test_a_failed_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "shape", "words"),
     [
         ("WIDE", (8480, 896, 11520), "not used in tiles of any width"),
-        ("CLUSTERS", (306, 2112, 3008), "gemm_gluon_cluster_kernel is not used"),
+        ("CLUSTERS", (135, 2944, 3136), "gemm_gluon_cluster_kernel is not used"),
     ],
 )
 def test_a_failed_self_test_of_some_forms(

@@ -34,7 +34,6 @@ from triton_kernels._gpu import Gpu, Peaks, peaks
 from triton_kernels.gemm.configurations import (
     ALIGNED,
     DOT_ROWS,
-    FEW_ROWS,
     SLOW,
     Configuration,
     Problem,
@@ -65,7 +64,8 @@ SECTOR = 32  # bytes
 # Factor for loads by descriptors of rows that go across K; and another one if a tile has rows of
 # half a line. By the model without them tiles of 160 columns took 1.26 times as long as said with
 # such a b, 1.09 times with rows of K (26 and 121 products, H100).
-ACROSS, HALF_LINES = 1.15, 1.4
+ACROSS, HALF_LINES = 1.05, 1.4
+NARROW_B = 1.7
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
 MULTIPLY_ADD = 3e11  # float32 operations/s of a multiprocessor without tensor cores
 STEP = 2.1e-7  # least seconds of a step of K in one program, until its loads arrive
@@ -78,12 +78,11 @@ ADDEND = 1.6  # factor for the epilogue with an addend c
 # take 1.006 times as long as the best of what was timed (H200).
 TURNED_ADDEND = 3.5
 MEETING = 1e-6  # seconds until the last program of a tile knows that it is the last
-# The same of Gluon's forms of more than 32 rows on tensor cores. With ADDING_LARGE it was set on 40
-# products, each whole and in parts: their choice went from 1.021 to 1.015 times the best (H200).
-MEETING_GLUON = 1.5e-6
 ADDING = 4e10  # bytes/s at which it adds the parts
 # The same of tiles of 128×128 or more, whose parts take long to be stored.
 ADDING_LARGE = 1.5e10
+# The same two of Gluon's forms on tensor cores, where two programs that meet add a half each.
+HALVING, HALVING_LARGE = 5.5e10, 2.8e10
 # Of programs that together reach a multiprocessor's peak, which are those of gemm_gluon_fma_kernel
 # and of float64. Fitted to 100 drawn problems in all configurations of the former and their splits:
 # the chosen took 1.01 times as long as the best, and 1.02 times if fitted to the other half. For
@@ -99,11 +98,11 @@ ROUND = 1.4e-6  # seconds until the first loads of programs that start together 
 IN_PARTS = 0.7  # fraction of the tensor cores' peak that its loop reaches
 SPLIT = 4e-6  # seconds that its further launches take
 # Of gemm_gluon_cluster_kernel, whose programs load for each other: bytes/s that one loads, and that
-# L2 gives to each when all load; the power of PITCHES; the least seconds of a step, and those of a
-# wave. Of 132 multiprocessors 120 can run clusters of four. Fitted to the times of 123 drawn
-# products in about ten forms each, of which those within 2 % of the best count most (H200).
-SHARED, OF_L2, SHARED_PITCH = 1.86e11, 9.6e10, 0.57
-SHARED_STEP, SHARED_START = 9.4e-8, 4.7e-7
+# L2 gives to each when all load; the power of PITCHES; the least seconds of a step, and those of
+# the start. Of 132 multiprocessors 120 can run clusters of four. Fitted to the times of 306 drawn
+# products in six forms each, so that the choice loses least, and those near the best fit (H200).
+SHARED, OF_L2, SHARED_PITCH = 1.46e11, 1.14e11, 0.26
+SHARED_STEP, SHARED_START = 9.6e-8, 6.8e-7
 CLUSTERS_OF_4 = 120 / 132
 REGISTERS = 65536  # of a multiprocessor
 
@@ -135,9 +134,6 @@ VECTOR = FewRows(1.33e11, 0.0, 0.62e-6, 0.5e-6)
 DOT = FewRows(1.33e11, 0.0, 1.2e-6, 0.18e-6)
 WAITING = DOT._replace(step=0.77e-6)
 TURNED = FewRows(1.4e11, 1.3e-6, 0.5e-6, 0.0, 1.3e-6, 8.5e10)  # gemm_gluon_kernel
-# The same in tiles of 32 rows, where a program that adds has one part in flight, and in those of 16
-# several. Set by one product, 32×64×14144 in 55 parts.
-TURNED_32 = TURNED._replace(adding=3.1e10)
 FEW_PITCHES = {128: 1.0, 64: 1.0, 32: 1.0, 16: 1.75, 8: 3.3, 4: 4.2, 2: 4.2}  # as PITCHES
 VECTOR_PITCHES = {**dict.fromkeys(FEW_PITCHES, 1.0), 2: 3.3}  # of VECTOR: loads go to registers
 FEW_COPYING = 0.64  # fraction of the usual time for copies: they are still in L2 when loaded
@@ -200,7 +196,8 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
         epilogue: float = 1.0,
     ) -> list[float]:
         if form.cluster[0]:
-            return [copying + math.hypot(_in_clusters(form, problem, gpu, peak, reached), moved)]
+            shared = _in_clusters(form, problem, gpu, peak, reached)
+            return [copying + SHARED_START + math.hypot(shared, moved)]
         tma, (m, n, k, _, warps, _) = form.tma, form.tiles
         # -(-x // y) is cdiv(x, y) without a call: this runs for every form of every new shape.
         tiles, depth = -(-M // m) * -(-N // n), -(-K // k)
@@ -222,7 +219,10 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
                 last = _stored_rows(form) * n * EPILOGUE * epilogue * turned
             else:
                 last = m * n * EPILOGUE * epilogue * addend
-        meeting = MEETING_GLUON if form.gluon and by_cores and m > FEW_ROWS else MEETING
+        small, large = (
+            (HALVING, HALVING_LARGE) if form.gluon and by_cores else (ADDING, ADDING_LARGE)
+        )
+        adding = large if m * n >= 128 * 128 else small
         times = []
         for parts in numbers:
             steps = -(-depth // parts)
@@ -239,7 +239,8 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
                     busy = waves * (loop + last)
                 busy = (busy**12 + least**12) ** (1 / 12)
             else:
-                each = (min(m, M) * a_pieces + n * b_pieces) * k * itemsize
+                narrow = NARROW_B if b_across and n % line else 1.0
+                each = (min(m, M) * a_pieces + n * b_pieces * narrow) * k * itemsize
                 loop = loads * sectors * steps * each / THROUGH_POINTERS
                 if not by_cores:
                     loop = max(loop, steps * 2 * m * n * k / MULTIPLY_ADD)
@@ -247,8 +248,7 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
             time = (busy**2 + moved**2) ** 0.5  # hypot without a call
             time += copying if tma else 0.0
             if parts > 1:
-                adding = ADDING_LARGE if m * n >= 128 * 128 else ADDING
-                time += meeting + parts * m * n * max(4, itemsize) / adding
+                time += MEETING + parts * m * n * max(4, itemsize) / adding
             times.append(time)
         return times
 
@@ -272,8 +272,7 @@ def _in_clusters(
     loaded = (rows * of_a / beside + columns * of_b / below) * k * problem.dtype.itemsize
     each = (multiplied**4 + (loaded / SHARED) ** 4 + SHARED_STEP**4) ** 0.25
     tiles, steps = form.tiles_of(problem.M, problem.N), cdiv(problem.K, k)
-    waves = cdiv(tiles, programs_at_once(form, gpu))
-    busy = waves * (steps * each + SHARED_START) + rows * columns * EPILOGUE
+    busy = steps * each + rows * columns * EPILOGUE
     return math.hypot(busy, tiles * steps * loaded / (gpu.multiprocessors * OF_L2))
 
 
@@ -295,7 +294,7 @@ def _of_few(problem: Problem, gpu: Gpu, moved: float, copying: float) -> Callabl
     ) -> list[float]:
         tma, (m, n, k, _, warps, _) = form.tma, form.tiles
         if tma:
-            few, at_once = TURNED if m < FEW_ROWS else TURNED_32, 1
+            few, at_once = TURNED, 1
         elif m < DOT_ROWS:  # registers of a program by those of some compiled kernels
             few, at_once = VECTOR, max(1, int(REGISTERS / (1280 * warps + 1.6 * m * n * k)))
         elif waits:

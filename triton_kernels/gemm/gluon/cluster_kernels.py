@@ -27,7 +27,14 @@ at the start and at the end, which programs of a cluster may do.
 from __future__ import annotations
 
 from triton_kernels.gemm import configurations
-from triton_kernels.gemm.gluon.kernels import _activated, _bias, _ptrs, _scaled, _with_addend
+from triton_kernels.gemm.gluon.kernels import (
+    _activated,
+    _begin,
+    _bias,
+    _ptrs,
+    _scaled,
+    _with_addend,
+)
 from triton_kernels.gemm.gluon.versions import (
     fence_async_shared,
     gdc_wait,
@@ -293,13 +300,13 @@ def gemm_gluon_cluster_kernel(
     block: gl.constexpr = [BUFFERS, PART_N, 2 * PART_M]
     if OUT_TMA:
         buffers = gl.allocate_shared_memory(out.dtype, block, out.layout)
-    M, _, K = size
+    M, N, K = size
     CLUSTER_N: gl.constexpr = CLUSTER // CLUSTER_M
     rank, cluster = gl.program_id(0) % CLUSTER, gl.program_id(0) // CLUSTER
     across, along = rank % CLUSTER_M, rank // CLUSTER_M
     clusters = gl.cdiv(M, PART_M * CLUSTER_M)
-    m = (cluster % clusters * CLUSTER_M + across) * PART_M
-    n = (cluster // clusters * CLUSTER_N + along) * BLOCK_N
+    m = _begin(cluster % clusters * CLUSTER_M + across, M, PART_M, PART_M if A_T else 1)
+    n = _begin(cluster // clusters * CLUSTER_N + along, N, BLOCK_N, 1)
     _once(_beginning(STAGES, CLUSTER_M + CLUSTER_N - 1), nothing.to(gl.int32))
     lying: gl.constexpr = _lying(PART_N)
     bias = _bias(bias_ptr, m, M, 2 * PART_M, gl.SliceLayout(1, lying))

@@ -634,23 +634,39 @@ def _meet(parts, half, seen, meeting):
 def _added(sums, programs, mine, ALL: gl.constexpr, parts):
     """The sums of what all programs have of these parts, in their order. What one left is ALL
     elements after what the program before left; this program's own parts are in registers."""
+    LOADS: gl.constexpr = _in_flight(ALL // (32 * gl.num_warps()))
     SIZE: gl.constexpr = parts[0].shape[0] * parts[0].shape[1]
     added = ()
     for j in gl.static_range(len(parts)):
-        added += (_left(sums + j * SIZE, mine == 0, parts[j]),)
-    for i in range(1, programs):
-        more = ()
-        for j in gl.static_range(len(parts)):
-            more += (added[j] + _left(sums + i * ALL + j * SIZE, mine == i, parts[j]),)
-        added = more
+        added += (_left(sums + j * SIZE, 0, programs, mine, parts[j]),)
+    for i in range(1, programs, LOADS):
+        loaded = ()
+        for k in gl.static_range(LOADS):
+            for j in gl.static_range(len(parts)):
+                of_one = sums + (i + k) * ALL + j * SIZE
+                loaded += (_left(of_one, i + k, programs, mine, parts[j]),)
+        for k in gl.static_range(LOADS):
+            more = ()
+            for j in gl.static_range(len(parts)):
+                more += (added[j] + loaded[k * len(parts) + j],)
+            added = more
     return added
 
 
+@gluon.constexpr_function
+def _in_flight(elements):
+    """Of how many programs a thread loads so many elements at once, as registers allow."""
+    return max(1, min(4, 64 // elements))
+
+
 @gluon.jit
-def _left(sums, own, part):
-    """What a program left of a part, or the part if this is the program."""
-    here = gl.full(part.shape, own, gl.int1, part.type.layout)
-    return gl.load(sums + _places(part), mask=here == 0, other=part, cache_modifier=".cg")
+def _left(sums, i, programs, mine, part):
+    """What the i-th program left of a part, the part itself if this is the program, or nothing if
+    there are fewer. Nothing is -0, which changes no sum."""
+    own = gl.full(part.shape, mine == i, gl.int1, part.type.layout)
+    there = gl.full(part.shape, (mine != i) & (i < programs), gl.int1, part.type.layout)
+    other = gl.where(own, part, -0.0)
+    return gl.load(sums + _places(part), mask=there, other=other, cache_modifier=".cg")
 
 
 @gluon.jit
