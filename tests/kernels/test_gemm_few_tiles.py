@@ -51,7 +51,6 @@ def problem(M: int, N: int, K: int, kernels: str = "any") -> Problem:
         ((200, 64, 60032), 16, 64, range(130, 131)),
         ((64, 512, 30016), 32, 64, range(128, 129)),
         ((35, 1344, 6912), 32, 64, range(126, 127)),
-        ((28, 64, 3232), 32, 64, range(13, 14)),
     ],
 )
 def test_what_was_measured(
