@@ -19,7 +19,7 @@ from triton_kernels.gemm import GPUS, Configuration, Problem, choose, launch, mo
 from triton_kernels.gemm.arguments import Gemm
 from triton_kernels.gemm.configurations import WARPS
 from triton_kernels.gemm.gluon import forms
-from triton_kernels.gemm.gluon.forms import EVERY, FEW, FORMS, WIDE
+from triton_kernels.gemm.gluon.forms import CLUSTERS, EVERY, FEW, FORMS, WIDE
 from triton_kernels.interpreter.cross_compile import compiling
 
 H200 = GPUS["sm_90"]
@@ -193,7 +193,9 @@ def test_up_to_two_groups_of_rows_have_the_same_height(rows: int, group: int) ->
 
 @pytest.mark.gpu_only
 @needs_hopper
-@pytest.mark.parametrize("form", EVERY, ids=lambda form: "x".join(map(str, form.tiles[:2])))
+@pytest.mark.parametrize(
+    "form", [*EVERY, *CLUSTERS], ids=lambda form: "x".join(map(str, form.tiles[:2]))
+)
 def test_a_tile_that_is_moved_inwards_has_the_bits_of_one_that_is_not(form: Configuration) -> None:
     """Of the same product with more rows and columns all tiles are whole. Every layout, with a
     bias, and with c where the form may be chosen; once in fewer rows and columns than a tile."""
@@ -218,16 +220,23 @@ def test_a_tile_that_is_moved_inwards_has_the_bits_of_one_that_is_not(form: Conf
 @pytest.mark.gpu_only
 @needs_hopper
 @pytest.mark.parametrize(
-    ("tiles", "few", "many", "N"),
-    [((128, 128), 1160, 1280, 1664), ((64, 256), 584, 640, 3328), ((64, 256), 576, 640, 3328)],
+    ("tiles", "cluster", "few", "many", "N"),
+    [
+        ((128, 128), (0, 0), 1160, 1280, 1664),
+        ((64, 256), (0, 0), 584, 640, 3328),
+        ((64, 256), (0, 0), 576, 640, 3328),
+        ((96, 64), (2, 2), 96, 192, 3072),
+    ],
 )
 def test_a_last_row_of_tiles_slows_down_no_others(
-    tiles: tuple[int, int], few: int, many: int, N: int
+    tiles: tuple[int, int], cluster: tuple[int, int], few: int, many: int, N: int
 ) -> None:
     """A product of fewer rows, which fills as many tiles or fewer, took 1.5 and 1.25 times as long;
     the third 1.45 times, with K = 13184 (H100). Its last tiles had few rows to load, or were a
-    group of one row."""
-    (form,) = (form._replace(ALTERNATE=False) for form in FORMS if form.tiles[:2] == tiles)
+    group of one row. The fourth took 1.3 times as long (H200): half of a cluster had no rows."""
+    every = FORMS | CLUSTERS
+    (form,) = (form for form in every if (form.tiles[:2], form.cluster) == (tiles, cluster))
+    form = form._replace(ALTERNATE=False)
     matrices = [torch.randn(rows, 8192, device="cuda").bfloat16() for rows in (few, many, N)]
     *both, b = (torch.nn.functional.normalize(each) for each in matrices)
     flushed = torch.empty(2**26, device="cuda")

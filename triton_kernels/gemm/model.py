@@ -64,8 +64,11 @@ ALIGNING, COPIED = 2e-6, 0.7
 SECTOR = 32  # bytes
 # Factor for loads by descriptors of rows that go across K; and another one if a tile has rows of
 # half a line. By the model without them tiles of 160 columns took 1.26 times as long as said with
-# such a b, 1.09 times with rows of K (26 and 121 products, H100).
+# such a b, 1.09 times with rows of K (26 and 121 products, H100). With 1.15 for the first the model
+# said 6 % too much of 200 products with such a b and few tiles, and 2 % of those with rows of K.
 ACROSS, HALF_LINES = 1.05, 1.4
+# Of such rows through pointers in tiles of less than a line: 9 products of 33 to 64 rows took 1.2
+# to 1.5 times as long as by the model (H200).
 NARROW_B = 1.7
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
 MULTIPLY_ADD = 3e11  # float32 operations/s of a multiprocessor without tensor cores
@@ -82,7 +85,9 @@ MEETING = 1e-6  # seconds until the last program of a tile knows that it is the 
 ADDING = 4e10  # bytes/s at which it adds the parts
 # The same of tiles of 128×128 or more, whose parts take long to be stored.
 ADDING_LARGE = 1.5e10
-# The same two of Gluon's forms on tensor cores, where two programs that meet add a half each.
+# The same two of Gluon's forms on tensor cores, where two programs that meet add a half each. Set
+# with clusters on 569 drawn products of few tiles, each in three to ten forms: of those the choice
+# takes 1.017 times as long as the best (H200).
 HALVING, HALVING_LARGE = 5.5e10, 2.8e10
 # Of programs that together reach a multiprocessor's peak, which are those of gemm_gluon_fma_kernel
 # and of float64. Fitted to 100 drawn problems in all configurations of the former and their splits:

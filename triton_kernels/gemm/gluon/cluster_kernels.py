@@ -1,7 +1,7 @@
 """gemm_gluon_cluster_kernel: products of few tiles, whose programs load for each other.
 
 A result of few tiles has small ones, so that each multiprocessor has one, and small tiles load
-much: 762×768×4224 in tiles of 80×64 loads 146 MB, for which L2 needs 11 µs by the model's fit
+much: 762×768×4224 in tiles of 80×64 loads 146 MB, for which L2 needs 10 µs by the model's fit
 (H200). Programs of a cluster run at the same time on multiprocessors that reach each other's shared
 memory. There a block that several need is loaded once: each loads its share of it, and the load
 writes the share, and counts its bytes, in all of them. Splitting K instead takes longer, since the
@@ -9,7 +9,9 @@ parts must be added in the end.
 
 A cluster has CLUSTER programs, CLUSTER_M of them with tiles side by side in the result, the others
 below. The kernel computes the transpose: a tile's BLOCK_N columns are rows of the result, and its
-64 rows are columns. So the caller passes bᵀ and aᵀ as a and b. b lies along K.
+64 rows are columns. So the caller passes bᵀ and aᵀ as a and b. b lies along K. Tiles at the ends
+of the result are moved inwards, for the reason given in gluon.kernels: a cluster's share of them
+may be all beyond it. If rows of a go across K, their columns still begin at lines.
 
 Gluon 3.6 has no such loads, and no addresses for PTX's. So the stages are one buffer, allocated
 first, as in :mod:`triton_kernels.gemm.gluon.wide`, whose layout they share; before them are the

@@ -134,10 +134,10 @@ WIDE = {
     _turned(Tiles(200, 192, 64, 8, 12, 4), 7): 0.93,
 }
 
-# Of gemm_gluon_cluster_kernel: configuration → fraction of the peak. On 123 drawn products of few
-# tiles, 13 of which were known to lose, the best of these, FORMS and WIDE takes 1.008 times as long
-# as the best of all that was timed, 69 forms in clusters among them, and the chosen 1.015 times;
-# without clusters 1.027 times (H200, triton 3.6).
+# Of gemm_gluon_cluster_kernel: configuration → fraction of the peak. 324 drawn products of few
+# tiles and sums from 1024 on, 19 of which were known to lose, were timed in up to eight forms in
+# clusters each, and in up to three others. The chosen takes 1.017 times as long as the best of
+# these, without clusters 1.030 times (H200, triton 3.6). Forms that hardly help are left out.
 CLUSTERS = {
     _turned(Tiles(80, 64, 64, 1, 8, 11), 3, cluster=(1, 2)): 0.87,
     _turned(Tiles(144, 64, 64, 1, 8, 8), 5, cluster=(1, 2)): 0.87,
