@@ -65,7 +65,8 @@ SECTOR = 32  # bytes
 # Factor for loads by descriptors of rows that go across K; and another one if a tile has rows of
 # half a line. By the model without them tiles of 160 columns took 1.26 times as long as said with
 # such a b, 1.09 times with rows of K (26 and 121 products, H100). With 1.15 for the first the model
-# said 6 % too much of 200 products with such a b and few tiles, and 2 % of those with rows of K.
+# said 7 % too much of products with such a b and few tiles, and 1 % too little of those with rows
+# of K (378 drawn ones, H200).
 ACROSS, HALF_LINES = 1.05, 1.4
 # Of such rows through pointers in tiles of less than a line: 9 products of 33 to 64 rows took 1.2
 # to 1.5 times as long as by the model (H200).
