@@ -111,9 +111,10 @@ TILES = {
     "float64": [*_DOUBLE, ((130, 130, 1032), 6), ((70, 200, 1032), 1)],
 }
 
-# Through pointers, of an a whose rows go across K in pieces of 8 bytes; two with K in parts.
+# Through pointers, of an a whose rows go across K in pieces of 8 bytes; two with K in parts. The
+# last of a b along K in pieces of 4 bytes, too.
 PIECES: list[Cut] = [((68, 72, 1056), 1), ((68, 72, 1056), 4), ((100, 40, 1056), 4)]
-PIECES += [((44, 72, 1056), 4)]
+PIECES += [((34, 364, 1026), 20)]
 
 # Of up to 32 rows of 16 bits, by their layout: every tile for vectors and for tensor cores; then
 # tiles of all columns and depths with K in parts of unequal length.
