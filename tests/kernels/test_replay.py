@@ -146,7 +146,8 @@ def test_calls_that_come_again_are_replayed(row: str, machine: Machine) -> None:
     for number in range(5):
         args = inputs()
         result, again = replayed(machine, lambda args=args: ours(*args))
-        torch.testing.assert_close(result, right(*args), atol=1e-3, rtol=1e-4)
+        # float16 may be rounded to a neighbour
+        torch.testing.assert_close(result, right(*args), atol=1e-3, rtol=2**-10)
         assert again == (number >= 2), "the first runs, the second is recorded"
 
 
