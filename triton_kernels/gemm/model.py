@@ -106,8 +106,8 @@ IN_PARTS = 0.7  # fraction of the tensor cores' peak that its loop reaches
 SPLIT = 4e-6  # seconds that its further launches take
 # Of gemm_gluon_cluster_kernel, whose programs load for each other: bytes/s that one loads, and that
 # L2 gives to each when all load; the power of PITCHES; the least seconds of a step, and those of
-# the start. Of 132 multiprocessors 120 can run clusters of four. Fitted to the times of 306 drawn
-# products in six forms each, so that the choice loses least, and those near the best fit (H200).
+# the start. Of 132 multiprocessors 120 can run clusters of four. Fitted to the times of 240 drawn
+# products in four forms each, so that the choice loses least, and those near the best fit (H200).
 SHARED, OF_L2, SHARED_PITCH = 1.46e11, 1.14e11, 0.26
 SHARED_STEP, SHARED_START = 9.6e-8, 6.8e-7
 CLUSTERS_OF_4 = 120 / 132
