@@ -490,14 +490,13 @@ def parts_of(form: Configuration, problem: Problem, gpu: Gpu, together: bool = F
 
 def _without_copies(problem: Problem) -> tuple[Tiles, ...]:
     """The tiles through pointers that compete where descriptors need copies."""
-    (of_a, of_b), (a_across, b_across) = problem.pitches, problem.across
+    (_, of_b), (_, b_across) = problem.pitches, problem.across
     if problem.K < LENGTHY:
         return ()
     if problem.M <= 2 * SMALL and of_b < 16 and problem.dtype in HALVES:
         return POINTER_TILES_64[:1] if of_b < 4 and not b_across else POINTER_TILES_64
-    by_pieces = (of_a >= 16 or (a_across and of_a >= 4)) and (
-        of_b >= 16 or (b_across and of_b >= 4)
-    )
+    lie = zip(problem.pitches, problem.across)
+    by_pieces = all(across and pitch >= 4 for pitch, across in lie if pitch < 16)
     return POINTER_TILES if by_pieces else ()
 
 

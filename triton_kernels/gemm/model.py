@@ -68,8 +68,8 @@ SECTOR = 32  # bytes
 # said 7 % too much of products with such a b and few tiles, and 1 % too little of those with rows
 # of K (378 drawn ones, H200).
 ACROSS, HALF_LINES = 1.05, 1.4
-# Of such rows through pointers in tiles of less than a line: 9 products of 33 to 64 rows took 1.2
-# to 1.5 times as long as by the model (H200).
+# Of such rows through pointers in tiles of less than a line: eleven times in tiles of 64×32 were
+# 1.33 times what the model said, on average (H200).
 NARROW_B = 1.7
 RESIDENT = 4  # programs of gemm_bias_act_kernel on a multiprocessor at once
 MULTIPLY_ADD = 3e11  # float32 operations/s of a multiprocessor without tensor cores
@@ -86,9 +86,9 @@ MEETING = 1e-6  # seconds until the last program of a tile knows that it is the 
 ADDING = 4e10  # bytes/s at which it adds the parts
 # The same of tiles of 128×128 or more, whose parts take long to be stored.
 ADDING_LARGE = 1.5e10
-# The same two of Gluon's forms on tensor cores, where two programs that meet add a half each. Set
-# with clusters on 569 drawn products of few tiles, each in three to ten forms: of those the choice
-# takes 1.017 times as long as the best (H200).
+# The same two of Gluon's forms on tensor cores, where two programs that meet add a half each. Of
+# 569 drawn products of few tiles, each timed in two forms or more, the choice takes 1.017 times as
+# long as the best (H200).
 HALVING, HALVING_LARGE = 5.5e10, 2.8e10
 # Of programs that together reach a multiprocessor's peak, which are those of gemm_gluon_fma_kernel
 # and of float64. Fitted to 100 drawn problems in all configurations of the former and their splits:
@@ -141,8 +141,8 @@ VECTOR = FewRows(1.33e11, 0.0, 0.62e-6, 0.5e-6)
 DOT = FewRows(1.33e11, 0.0, 1.2e-6, 0.18e-6)
 WAITING = DOT._replace(step=0.77e-6)
 TURNED = FewRows(1.4e11, 1.3e-6, 0.5e-6, 0.0, 1.3e-6, 8.5e10)  # gemm_gluon_kernel
-# The same in tiles of 32 rows, whose parts tiles through pointers add faster: with 13 to 55 of them
-# these take 1.04 to 1.1 times as long (three products, H200).
+# The same in tiles of 32 rows: with 13 to 55 parts they take 1.04 to 1.1 times as long as tiles
+# through pointers (three products, H200).
 TURNED_32 = TURNED._replace(adding=6e10)
 FEW_PITCHES = {128: 1.0, 64: 1.0, 32: 1.0, 16: 1.75, 8: 3.3, 4: 4.2, 2: 4.2}  # as PITCHES
 VECTOR_PITCHES = {**dict.fromkeys(FEW_PITCHES, 1.0), 2: 3.3}  # of VECTOR: loads go to registers
@@ -229,10 +229,8 @@ def timed(problem: Problem, gpu: Gpu, peak: Peaks | None = None) -> Callable[...
                 last = _stored_rows(form) * n * EPILOGUE * epilogue * turned
             else:
                 last = m * n * EPILOGUE * epilogue * addend
-        small, large = (
-            (HALVING, HALVING_LARGE) if form.gluon and by_cores else (ADDING, ADDING_LARGE)
-        )
-        adding = large if m * n >= 128 * 128 else small
+        rates = (HALVING, HALVING_LARGE) if form.gluon and by_cores else (ADDING, ADDING_LARGE)
+        adding = rates[m * n >= 128 * 128]
         times = []
         for parts in numbers:
             steps = -(-depth // parts)
